@@ -1,0 +1,5 @@
+//! The actor system of acquit: settlement, supervision, limiter, drain, and the ports they need.
+
+pub mod model;
+pub mod ports;
+pub mod settlement;

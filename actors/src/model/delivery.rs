@@ -1,0 +1,69 @@
+//! One hand-over of a message by the broker to us.
+
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::{Attempt, Generation, Headers, MessageId, PartitionId, QueueName, ReplayNumber};
+
+/// One hand-over of a message: what the handler sees. How the broker is told stands apart, in
+/// the settler, so that a delivery can be read and kept without being able to settle.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Delivery {
+    /// The queue it came from, without the partition's suffix.
+    pub queue: QueueName,
+    /// The partition it came from.
+    pub partition: PartitionId,
+    /// The opening of the source that brought it.
+    pub generation: Generation,
+    /// The message's id, if it has one. Without one there is no ledger and no adoption.
+    pub id: Option<MessageId>,
+    /// The key that chose its partition, if it has one.
+    pub key: Option<String>,
+    /// The body, unchanged.
+    pub body: Bytes,
+    /// The headers, ours among them.
+    pub headers: Headers,
+    /// The media type its producer named.
+    pub content_type: Option<String>,
+    /// What its producer asked replies to carry.
+    pub correlation_id: Option<String>,
+    /// When it was published, where the broker or its producer says so.
+    pub published_at: Option<SystemTime>,
+    /// 1 + its failed attempts so far.
+    pub attempt: Attempt,
+    /// How often it was replayed from a dead-letter queue.
+    pub replay: ReplayNumber,
+    /// How often the broker handed it out, this time included; `None` where the broker does not count.
+    pub delivery_count: Option<u32>,
+    /// Whether the broker says that it handed it out before.
+    pub redelivered: bool,
+}
+
+impl Delivery {
+    /// Makes a first delivery with a body and nothing else; a transport fills in what it knows.
+    pub fn new(
+        queue: QueueName,
+        partition: PartitionId,
+        generation: Generation,
+        body: Bytes,
+    ) -> Self {
+        Self {
+            queue,
+            partition,
+            generation,
+            id: None,
+            key: None,
+            body,
+            headers: Headers::new(),
+            content_type: None,
+            correlation_id: None,
+            published_at: None,
+            attempt: Attempt::FIRST,
+            replay: ReplayNumber::default(),
+            delivery_count: None,
+            redelivered: false,
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! The transport: our adapter for one kind of broker.
+
+use std::sync::Arc;
+
+use crate::model::{Capabilities, ConsumerName, Generation, PartitionId, QueueName};
+
+use super::{BoxFuture, Publisher, Source, SourceError};
+
+/// An adapter for one kind of broker.
+pub trait Transport: Send + Sync + 'static {
+    /// Gives its name, as in the URL's scheme.
+    fn name(&self) -> &'static str;
+
+    /// Says what it can do.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Opens one partition's source for one generation.
+    fn open_source(
+        &self,
+        spec: SourceSpec,
+    ) -> BoxFuture<'static, Result<Box<dyn Source>, SourceError>>;
+
+    /// Gives the publisher.
+    fn publisher(&self) -> Arc<dyn Publisher>;
+
+    /// Closes it: what is under way is flushed, bounded by the transport's own deadline.
+    fn close(&self) -> BoxFuture<'static, Result<(), TransportError>>;
+}
+
+/// Which source to open.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SourceSpec {
+    /// Who asks.
+    pub consumer: ConsumerName,
+    /// The queue.
+    pub queue: QueueName,
+    /// The partition.
+    pub partition: PartitionId,
+    /// How many partitions the queue has.
+    pub partitions: u32,
+    /// The number of this opening.
+    pub generation: Generation,
+    /// How many unsettled deliveries may be handed out ahead; at least 1.
+    pub credit: u32,
+}
+
+/// Why a transport could not be opened or closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransportError {
+    /// The configuration is wrong for this broker or store; says what to change.
+    #[error("{0}")]
+    Configuration(String),
+    /// The broker or store is in use, away or broken; says which and what to do.
+    #[error("{0}")]
+    Unavailable(String),
+}
