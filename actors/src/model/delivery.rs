@@ -19,6 +19,9 @@ pub struct Delivery {
     pub generation: Generation,
     /// The message's id, if it has one. Without one there is no ledger and no adoption.
     pub id: Option<MessageId>,
+    /// The store's own number of the message within its partition, where the broker gives one. It
+    /// then stands for the message's identity; a producer's id may be used twice.
+    pub sequence: Option<u64>,
     /// The key that chose its partition, if it has one.
     pub key: Option<String>,
     /// The body, unchanged.
@@ -54,6 +57,7 @@ impl Delivery {
             partition,
             generation,
             id: None,
+            sequence: None,
             key: None,
             body,
             headers: Headers::new(),
@@ -64,6 +68,27 @@ impl Delivery {
             replay: ReplayNumber::default(),
             delivery_count: None,
             redelivered: false,
+        }
+    }
+
+    /// Tells whether two deliveries carry the same message, by what identifies it: queue and the
+    /// store's number, or else the id. Without either no two are the same.
+    pub fn is_same_work(&self, other: &Self) -> bool {
+        if self.queue != other.queue {
+            return false;
+        }
+        match (self.sequence, other.sequence) {
+            (Some(one), Some(two)) => one == two && self.partition == other.partition,
+            (None, None) => self.id.is_some() && self.id == other.id,
+            (Some(_), None) | (None, Some(_)) => false,
+        }
+    }
+
+    /// Gives what names the message in the outcome ledger; `None` where nothing does.
+    pub fn identity(&self) -> Option<MessageId> {
+        match self.sequence {
+            Some(sequence) => Some(MessageId::from(format!("{}/{sequence}", self.partition))),
+            None => self.id.clone(),
         }
     }
 }

@@ -5,6 +5,7 @@
 //! instead of futures: they can be answered from any thread, at once or later, they cost no task,
 //! and dropping one is an answer too (unknown). All ports are object safe.
 
+mod feed;
 mod handler;
 mod observer;
 mod publisher;
@@ -13,6 +14,7 @@ mod settler;
 mod source;
 mod transport;
 
+pub use feed::{BadLine, Feed, FeedBatch, FeedError};
 pub use handler::{
     AsyncFnHandler, BlockingHandler, DeliveryContext, DeliveryHandler, ErasedHandler, Handler,
     HandlerOutcome, RunControl, handler_fn,

@@ -55,6 +55,13 @@ pub trait Source: Send {
     /// See [`SourceError`].
     fn cancel(&mut self) -> BoxFuture<'_, Result<(), SourceError>>;
 
+    /// Asks the broker to hand out again after [`cancel`](Self::cancel), on the same generation:
+    /// settlers handed out before stay usable.
+    ///
+    /// # Errors
+    /// See [`SourceError`].
+    fn resume(&mut self) -> BoxFuture<'_, Result<(), SourceError>>;
+
     /// Closes it when all that can be settled is settled; settlements under way are flushed first.
     fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
 }

@@ -1,0 +1,15 @@
+//! One delivery: its record in the registry, the actor that owns its settlement, and the place
+//! where its handler runs.
+
+mod actor;
+mod completions;
+mod executor;
+mod messages;
+mod outgoing;
+mod record;
+
+pub(crate) use actor::{DeliveryActor, remember, start_delivery};
+pub(crate) use completions::{Completion, Completions};
+pub(crate) use executor::{Executor, ExecutorKind, panic_text};
+pub(crate) use messages::{DeliveryMessage, TimerKind};
+pub(crate) use record::DeliveryRecord;

@@ -1,0 +1,10 @@
+//! The shutdown coordinator: stop admitting, finish what is in flight, then give the stragglers
+//! back; each step bounded.
+
+mod actor;
+mod core;
+mod report;
+
+pub(crate) use actor::{BeginDrain, CoordinatorActor, DrainNotes, Force, QuotaReached};
+pub use core::{Drain, DrainAction, DrainEvent};
+pub use report::{DrainReport, Straggler};
