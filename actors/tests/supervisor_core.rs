@@ -265,7 +265,11 @@ impl World {
 
     /// The first timer passes, and its time with it.
     fn pass(&mut self) {
-        let (child, incarnation, delay) = self.due.remove(0);
+        self.pass_nth(0);
+    }
+
+    fn pass_nth(&mut self, nth: usize) {
+        let (child, incarnation, delay) = self.due.remove(nth);
         self.now += delay;
         self.tell(Happened::RestartDue { child, incarnation });
     }
@@ -478,6 +482,21 @@ fn rest_for_one_grows_down_when_an_earlier_child_fails_meanwhile() {
 }
 
 #[test]
+fn a_restart_timer_of_a_former_failure_starts_nobody() {
+    let mut world = World::new(RestForOne, PLENTY).with_children(&[Permanent; 2]);
+    world.exit(2, failed());
+    world.exit(1, failed());
+    world.pass_nth(1);
+    world.takes_trace(&["wait 100ms", "wait 100ms", "start 1", "start 2"]);
+    world.exit(2, failed());
+    world.takes_trace(&["wait 200ms"]);
+    world.pass_nth(0);
+    world.takes_trace(&[]);
+    world.pass_nth(0);
+    world.takes_trace(&["start 2"]);
+}
+
+#[test]
 fn a_stop_goes_in_reverse_order_one_after_the_other() {
     let mut world = World::new(OneForOne, PLENTY).with_children(&[Permanent; 3]);
     world.tell(Happened::StopAsked);
@@ -668,7 +687,7 @@ fn a_child_stopped_by_name_is_forgotten_when_it_has_ended_whatever_its_policy() 
 enum Step {
     Exit(u64, bool),
     Overdue(u64),
-    Pass,
+    Pass(usize),
     LateExit(usize),
     StopChild(u64),
     Add,
@@ -688,8 +707,8 @@ impl World {
                 steps.push(Step::StopChild(child.0));
             }
         }
-        if !self.due.is_empty() {
-            steps.push(Step::Pass);
+        for nth in 0..self.due.len().min(3) {
+            steps.push(Step::Pass(nth));
         }
         if !self.ended.is_empty() {
             steps.push(Step::LateExit(self.ended.len() - 1));
@@ -709,7 +728,7 @@ impl World {
             Step::Exit(child, true) => drop(self.exit(child, failed())),
             Step::Exit(child, false) => drop(self.exit(child, Normal)),
             Step::Overdue(child) => self.overdue(child),
-            Step::Pass => self.pass(),
+            Step::Pass(nth) => self.pass_nth(nth),
             Step::LateExit(index) => self.late_exit(index),
             Step::StopChild(child) => drop(self.tell(Happened::ChildStopAsked {
                 child: ChildId(child),

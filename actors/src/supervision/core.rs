@@ -184,7 +184,8 @@ struct Record {
 #[derive(Debug, Clone)]
 enum Mode {
     Running,
-    /// A group is being stopped, or waits for its restart. `failed` fences the restart's timer.
+    /// A group (`from` and all after it) is being stopped, or waits for its restart. `failed`
+    /// fences the restart's timer.
     Cycling {
         from: ChildId,
         failed: (ChildId, Incarnation),
@@ -350,7 +351,6 @@ impl SupervisorCore {
             return;
         };
         let child = exit.child;
-        let was_asked = matches!(was, ChildState::Stopping { .. });
         let is_forgotten = matches!(was, ChildState::Stopping { forget: true, .. });
         match self.mode {
             _ if is_forgotten => {
@@ -361,7 +361,7 @@ impl SupervisorCore {
                 report(exit, false, actions);
                 self.end(child, policy, ChildState::Ended, actions);
             }
-            Mode::Cycling { from, .. } if was_asked || child >= from => {
+            Mode::Cycling { from, .. } if child >= from => {
                 report(exit, policy != RestartPolicy::Temporary, actions);
                 self.end(child, policy, ChildState::Queued, actions);
             }
