@@ -3,3 +3,4 @@
 pub mod model;
 pub mod ports;
 pub mod settlement;
+pub mod supervision;
