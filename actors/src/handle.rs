@@ -19,19 +19,53 @@ pub(crate) const COMMANDS_MAX: usize = 256;
 
 /// A command to the engine, with where its answer goes.
 pub(crate) enum Command {
-    Drain { reason: String },
+    Drain {
+        reason: String,
+    },
     Force,
-    Pause { target: Target, reason: String, reply: Reply<()> },
-    Resume { target: Target, reply: Reply<()> },
-    Scale { consumer: ConsumerName, permits: NonZeroU32, reply: Reply<()> },
-    Rate { consumer: Option<ConsumerName>, rate: Option<Rate>, reply: Reply<()> },
-    Limits { limits: LimiterLimits, reply: Reply<()> },
-    Cancel { delivery: DeliveryId, kind: CancelKind, reply: Reply<()> },
-    Snapshot { reply: oneshot::Sender<Snapshot> },
-    InFlight { max: usize, reply: oneshot::Sender<Vec<InFlight>> },
-    Tree { reply: oneshot::Sender<Option<TreeNode>> },
+    Pause {
+        target: Target,
+        reason: String,
+        reply: Reply<()>,
+    },
+    Resume {
+        target: Target,
+        reply: Reply<()>,
+    },
+    Scale {
+        consumer: ConsumerName,
+        permits: NonZeroU32,
+        reply: Reply<()>,
+    },
+    Rate {
+        consumer: Option<ConsumerName>,
+        rate: Option<Rate>,
+        reply: Reply<()>,
+    },
+    Limits {
+        limits: LimiterLimits,
+        reply: Reply<()>,
+    },
+    Cancel {
+        delivery: DeliveryId,
+        kind: CancelKind,
+        reply: Reply<()>,
+    },
+    Snapshot {
+        reply: oneshot::Sender<Snapshot>,
+    },
+    InFlight {
+        max: usize,
+        reply: oneshot::Sender<Vec<InFlight>>,
+    },
+    Tree {
+        reply: oneshot::Sender<Option<TreeNode>>,
+    },
     #[cfg(any(test, feature = "fail-points"))]
-    Panic { actor: crate::testing::Victim, reply: Reply<()> },
+    Panic {
+        actor: crate::testing::Victim,
+        reply: Reply<()>,
+    },
 }
 
 pub(crate) type Reply<T> = oneshot::Sender<Result<T, CommandError>>;
@@ -48,7 +82,10 @@ pub struct Target {
 impl Target {
     /// Names a whole consumer.
     pub fn consumer(name: impl Into<ConsumerName>) -> Self {
-        Self { consumer: name.into(), partition: None }
+        Self {
+            consumer: name.into(),
+            partition: None,
+        }
     }
 }
 
@@ -119,7 +156,10 @@ impl Handle {
     /// # Errors
     /// [`CommandError::Ended`].
     pub async fn drain(&self, reason: impl Into<String>) -> Result<(), CommandError> {
-        self.send(Command::Drain { reason: reason.into() }).await
+        self.send(Command::Drain {
+            reason: reason.into(),
+        })
+        .await
     }
 
     /// Ends the grace: stragglers are given back now. Begins the drain if none is under way.
@@ -142,7 +182,12 @@ impl Handle {
         reason: impl Into<String>,
     ) -> Result<(), CommandError> {
         let reason = reason.into();
-        self.ask(|reply| Command::Pause { target, reason, reply }).await?
+        self.ask(|reply| Command::Pause {
+            target,
+            reason,
+            reply,
+        })
+        .await?
     }
 
     /// Ends a pause.
@@ -164,7 +209,12 @@ impl Handle {
         permits: NonZeroU32,
     ) -> Result<(), CommandError> {
         let consumer = consumer.into();
-        self.ask(|reply| Command::Scale { consumer, permits, reply }).await?
+        self.ask(|reply| Command::Scale {
+            consumer,
+            permits,
+            reply,
+        })
+        .await?
     }
 
     /// Sets how often handlers may start, of one consumer or of the process; `None` lifts it.
@@ -176,7 +226,12 @@ impl Handle {
         consumer: Option<ConsumerName>,
         rate: Option<Rate>,
     ) -> Result<(), CommandError> {
-        self.ask(|reply| Command::Rate { consumer, rate, reply }).await?
+        self.ask(|reply| Command::Rate {
+            consumer,
+            rate,
+            reply,
+        })
+        .await?
     }
 
     /// Sets the limits of the process, live.
@@ -191,12 +246,13 @@ impl Handle {
     ///
     /// # Errors
     /// [`CommandError`]: no such delivery, or the engine has ended.
-    pub async fn cancel(
-        &self,
-        delivery: DeliveryId,
-        kind: CancelKind,
-    ) -> Result<(), CommandError> {
-        self.ask(|reply| Command::Cancel { delivery, kind, reply }).await?
+    pub async fn cancel(&self, delivery: DeliveryId, kind: CancelKind) -> Result<(), CommandError> {
+        self.ask(|reply| Command::Cancel {
+            delivery,
+            kind,
+            reply,
+        })
+        .await?
     }
 
     /// Takes a snapshot.
@@ -279,7 +335,10 @@ impl Handle {
     }
 
     async fn send(&self, command: Command) -> Result<(), CommandError> {
-        self.commands.send(command).await.map_err(|_| CommandError::Ended)
+        self.commands
+            .send(command)
+            .await
+            .map_err(|_| CommandError::Ended)
     }
 
     async fn ask<T>(
@@ -298,6 +357,8 @@ fn gone() -> EngineEnd {
 
 impl fmt::Debug for Handle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Handle").field("ended", &self.ended.borrow().is_some()).finish()
+        f.debug_struct("Handle")
+            .field("ended", &self.ended.borrow().is_some())
+            .finish()
     }
 }

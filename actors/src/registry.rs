@@ -115,7 +115,9 @@ impl Registry {
     /// Gives the deliveries here of the same id, in order of arrival: those that are not ended, and
     /// ended ones whose handler is still at work.
     pub(crate) fn same_work(&self, delivery: &Delivery) -> Vec<Rc<DeliveryRecord>> {
-        let Some(work) = work_hash(delivery) else { return Vec::new() };
+        let Some(work) = work_hash(delivery) else {
+            return Vec::new();
+        };
         let numbers: Vec<DeliveryId> = match self.by_work.borrow().get(&work) {
             None => return Vec::new(),
             Some(Holders::One(one)) => vec![*one],
@@ -197,9 +199,10 @@ fn work_hash(delivery: &Delivery) -> Option<u64> {
             let partition = u64::from(delivery.partition.0).rotate_right(16);
             Some(queue ^ partition ^ sequence.wrapping_mul(0x9E37_79B9_7F4A_7C15))
         }
-        (None, Some(id)) => {
-            Some(xxhash_rust::xxh3::xxh3_64_with_seed(id.as_str().as_bytes(), queue))
-        }
+        (None, Some(id)) => Some(xxhash_rust::xxh3::xxh3_64_with_seed(
+            id.as_str().as_bytes(),
+            queue,
+        )),
         (None, None) => None,
     }
 }

@@ -10,7 +10,9 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::consumer::{ConsumerActor, ConsumerMessage, ConsumerShared, ConsumerSpec, PartitionShared};
+use crate::consumer::{
+    ConsumerActor, ConsumerMessage, ConsumerShared, ConsumerSpec, PartitionShared,
+};
 use crate::deliveries::{DeliveriesActor, deliver_completions, deliver_timers};
 use crate::delivery::{Completions, DeliveryMessage, Executor, ExecutorKind};
 use crate::feed::{FeedShared, FeedSpec, feed};
@@ -88,11 +90,18 @@ impl Engine {
             observer: Arc::new(NoObserver),
             consumers: Vec::new(),
             feeds: Vec::new(),
-            limits: LimiterLimits { permits: 64, in_flight_bytes: 256 << 20, rate: None },
+            limits: LimiterLimits {
+                permits: 64,
+                in_flight_bytes: 256 << 20,
+                rate: None,
+            },
             drain_timeout: Duration::from_secs(22),
             handler_threads: cores,
             quota: None,
-            intensity: Intensity { restarts: 5, period: Duration::from_secs(30) },
+            intensity: Intensity {
+                restarts: 5,
+                period: Duration::from_secs(30),
+            },
             ledger: LedgerLimits::default(),
         }
     }
@@ -253,7 +262,10 @@ impl Engine {
             .iter()
             .map(|spec| ConsumerShape {
                 partitions: spec.partitions,
-                limits: ConsumerLimits { permits: spec.permits.get(), rate: spec.rate },
+                limits: ConsumerLimits {
+                    permits: spec.permits.get(),
+                    rate: spec.rate,
+                },
             })
             .collect();
         let world = Rc::new(World {
@@ -318,9 +330,14 @@ impl Engine {
         let (world, intensity) = (Rc::clone(world), self.intensity);
         SupervisorActor::child_spec("consumers", RestartPolicy::Permanent, move || {
             let partitions = world.partitions();
-            let restarts = intensity.restarts.saturating_mul(partitions.len().max(1) as u32);
-            let mut spec = SupervisorSpec::new("consumers", Strategy::OneForOne)
-                .with_intensity(Intensity { restarts, period: intensity.period });
+            let restarts = intensity
+                .restarts
+                .saturating_mul(partitions.len().max(1) as u32);
+            let mut spec =
+                SupervisorSpec::new("consumers", Strategy::OneForOne).with_intensity(Intensity {
+                    restarts,
+                    period: intensity.period,
+                });
             for partition in partitions {
                 spec = spec.with_child(consumer_child(&world, &partition));
             }
@@ -365,7 +382,13 @@ struct EngineSide {
 fn channels() -> (Handle, EngineSide) {
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
     let (sender, ended) = watch::channel(None);
-    (Handle { commands, ended }, EngineSide { commands: receiver, ended: sender })
+    (
+        Handle { commands, ended },
+        EngineSide {
+            commands: receiver,
+            ended: sender,
+        },
+    )
 }
 
 impl ConsumerShared {
@@ -409,7 +432,9 @@ fn limiter_child(world: &Rc<World>) -> ChildSpec {
         let (granted, refused) = (Rc::clone(&world), Rc::clone(&world));
         let on_granted = Rc::new(move |delivery, permit| {
             // A permit for a delivery that has ended drops, and is back.
-            let _ = granted.registry.tell(delivery, DeliveryMessage::Granted(permit));
+            let _ = granted
+                .registry
+                .tell(delivery, DeliveryMessage::Granted(permit));
         });
         let on_refused = Rc::new(move |delivery, refusal: crate::limiter::AskRefused| {
             let outcome = Outcome::Rejected(RejectReason::TooLarge);
@@ -429,9 +454,11 @@ fn limiter_child(world: &Rc<World>) -> ChildSpec {
 
 /// Asks once more for what waits: an ask may have died in the mailbox of the limiter before.
 fn ask_again(world: &World) {
-    let waiting = world.registry.all().into_iter().filter(|record| {
-        record.settlement() == State::Received && record.state.borrow().asked
-    });
+    let waiting = world
+        .registry
+        .all()
+        .into_iter()
+        .filter(|record| record.settlement() == State::Received && record.state.borrow().asked);
     let asks: Vec<Ask> = waiting
         .map(|record| Ask {
             key: PermitKey::new(record.partition.consumer.index, record.partition.id),
@@ -469,8 +496,7 @@ fn consumer_child(world: &Rc<World>, partition: &Rc<PartitionShared>) -> ChildSp
     let (world, partition) = (Rc::clone(world), Rc::clone(partition));
     let start = move |link: crate::supervision::Link| {
         let (world, shared) = (Rc::clone(&world), Rc::clone(&partition));
-        let (child, addr) =
-            Child::start(link.clone(), |_| ConsumerActor::new(world, shared, link));
+        let (child, addr) = Child::start(link.clone(), |_| ConsumerActor::new(world, shared, link));
         partition.slot.set(addr);
         child
     };
@@ -480,8 +506,9 @@ fn consumer_child(world: &Rc<World>, partition: &Rc<PartitionShared>) -> ChildSp
 fn coordinator_child(world: &Rc<World>, drain_timeout: Duration) -> ChildSpec {
     let world = Rc::clone(world);
     let start = move |link| {
-        let (child, addr) =
-            Child::start(link, |_| CoordinatorActor::new(Rc::clone(&world), drain_timeout));
+        let (child, addr) = Child::start(link, |_| {
+            CoordinatorActor::new(Rc::clone(&world), drain_timeout)
+        });
         world.coordinator.set(addr);
         child
     };
@@ -498,9 +525,15 @@ async fn perform(world: &Rc<World>, root: &Root, command: Command) {
         Command::Force => {
             world.coordinator.do_send(Force);
         }
-        Command::Pause { target, reason, reply } => {
+        Command::Pause {
+            target,
+            reason,
+            reply,
+        } => {
             let done = each(world, &target, |partition| {
-                partition.slot.do_send(ConsumerMessage::Pause { reason: reason.clone() });
+                partition.slot.do_send(ConsumerMessage::Pause {
+                    reason: reason.clone(),
+                });
             });
             let _ = reply.send(done);
         }
@@ -510,10 +543,18 @@ async fn perform(world: &Rc<World>, root: &Root, command: Command) {
             });
             let _ = reply.send(done);
         }
-        Command::Scale { consumer, permits, reply } => {
+        Command::Scale {
+            consumer,
+            permits,
+            reply,
+        } => {
             let _ = reply.send(scale(world, &consumer, permits).await);
         }
-        Command::Rate { consumer, rate, reply } => {
+        Command::Rate {
+            consumer,
+            rate,
+            reply,
+        } => {
             let _ = reply.send(set_rate(world, consumer, rate).await);
         }
         Command::Limits { limits, reply } => {
@@ -522,7 +563,11 @@ async fn perform(world: &Rc<World>, root: &Root, command: Command) {
             let rate = resize(world, Resize::ProcessRate(limits.rate)).await;
             let _ = reply.send(permits.and(bytes).and(rate));
         }
-        Command::Cancel { delivery, kind, reply } => {
+        Command::Cancel {
+            delivery,
+            kind,
+            reply,
+        } => {
             let event = DeliveryMessage::Happened(Event::CancelAsked(kind));
             let told = world.registry.tell(delivery, event);
             let _ = reply.send(match told {
@@ -550,9 +595,14 @@ async fn perform(world: &Rc<World>, root: &Root, command: Command) {
     }
 }
 
-fn find(world: &World, name: &crate::model::ConsumerName) -> Result<Rc<ConsumerShared>, CommandError> {
+fn find(
+    world: &World,
+    name: &crate::model::ConsumerName,
+) -> Result<Rc<ConsumerShared>, CommandError> {
     let consumers = world.consumers.borrow();
-    let found = consumers.iter().find(|consumer| consumer.spec.name == *name);
+    let found = consumers
+        .iter()
+        .find(|consumer| consumer.spec.name == *name);
     found.cloned().ok_or_else(|| CommandError::NoSuchConsumer {
         asked: name.clone(),
         known: consumers
@@ -590,7 +640,9 @@ async fn resize(world: &World, resize: Resize) -> Result<(), CommandError> {
     match world.limiter.send(resize).await {
         Ok(Ok(())) => Ok(()),
         Ok(Err(refused)) => Err(CommandError::Refused(refused.to_string())),
-        Err(_) => Err(CommandError::Refused("the limiter is being restarted".to_owned())),
+        Err(_) => Err(CommandError::Refused(
+            "the limiter is being restarted".to_owned(),
+        )),
     }
 }
 
@@ -600,10 +652,19 @@ async fn scale(
     permits: NonZeroU32,
 ) -> Result<(), CommandError> {
     let consumer = find(world, name)?;
-    resize(world, Resize::ConsumerPermits(consumer.index, permits.get())).await?;
+    resize(
+        world,
+        Resize::ConsumerPermits {
+            consumer: consumer.index,
+            permits: permits.get(),
+        },
+    )
+    .await?;
     consumer.permits.set(permits.get());
     for partition in consumer.partitions.borrow().iter() {
-        partition.slot.do_send(ConsumerMessage::Scaled { permits: permits.get() });
+        partition.slot.do_send(ConsumerMessage::Scaled {
+            permits: permits.get(),
+        });
     }
     Ok(())
 }
@@ -617,7 +678,14 @@ async fn set_rate(
         None => resize(world, Resize::ProcessRate(rate)).await,
         Some(name) => {
             let consumer = find(world, &name)?;
-            resize(world, Resize::ConsumerRate(consumer.index, rate)).await
+            resize(
+                world,
+                Resize::ConsumerRate {
+                    consumer: consumer.index,
+                    rate,
+                },
+            )
+            .await
         }
     }
 }

@@ -117,12 +117,7 @@ impl Counts {
     /// Tells whether every arrival is accounted for.
     pub fn is_balanced(&self) -> bool {
         self.received
-            == self.acked
-                + self.requeued
-                + self.released
-                + self.rejected
-                + self.lost
-                + self.in_hand
+            == self.acked + self.requeued + self.released + self.rejected + self.lost + self.in_hand
     }
 
     /// Adds another partition's.
@@ -181,12 +176,16 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
             .borrow()
             .iter()
             .map(|partition| {
-                let oldest = all.iter().find(|r| std::ptr::eq(&*r.partition, &**partition));
+                let oldest = all
+                    .iter()
+                    .find(|r| std::ptr::eq(&*r.partition, &**partition));
                 partition_status(partition, oldest.map(|r| millis(r.arrived.elapsed())))
             })
             .collect();
         let mut counts = Counts::default();
-        partitions.iter().for_each(|partition| counts.add(&partition.counts));
+        partitions
+            .iter()
+            .for_each(|partition| counts.add(&partition.counts));
         ConsumerStatus {
             name: consumer.spec.name.clone(),
             queue: consumer.spec.queue.clone(),
@@ -201,7 +200,12 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
         transport: world.transport.name().to_owned(),
         limiter: world.book.snapshot(),
         consumers: consumers.collect(),
-        feeds: world.feeds.borrow().iter().map(|feed| feed.status()).collect(),
+        feeds: world
+            .feeds
+            .borrow()
+            .iter()
+            .map(|feed| feed.status())
+            .collect(),
         handlers_alive: world.executor.alive() as u64,
         ledger_entries: world.ledger.borrow().len() as u64,
         refused_events: world.refused.get(),
@@ -213,7 +217,11 @@ fn partition_status(partition: &PartitionShared, oldest_ms: Option<u64>) -> Part
     PartitionStatus {
         partition: partition.id,
         subscription: subscription_word(partition.state.get()).to_owned(),
-        paused: partition.paused.borrow().as_ref().map(|note| note.reason.clone()),
+        paused: partition
+            .paused
+            .borrow()
+            .as_ref()
+            .map(|note| note.reason.clone()),
         trouble: partition.trouble.borrow().clone(),
         generation: partition.generation.get().0,
         counts: partition.counters.counts(),

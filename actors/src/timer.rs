@@ -25,7 +25,9 @@ pub(crate) struct TimerKey(delay_queue::Key);
 impl<T> Timers<T> {
     /// Makes an empty wheel.
     pub(crate) fn new() -> Self {
-        Self { wheel: RefCell::new(DelayQueue::new()) }
+        Self {
+            wheel: RefCell::new(DelayQueue::new()),
+        }
     }
 
     /// Arms a timer.
@@ -68,6 +70,8 @@ impl<T> Timers<T> {
 
 impl<T> fmt::Debug for Timers<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Timers").field("armed", &self.len()).finish()
+        f.debug_struct("Timers")
+            .field("armed", &self.len())
+            .finish()
     }
 }

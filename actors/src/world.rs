@@ -84,7 +84,10 @@ impl World {
     /// Walks over all partitions of all consumers.
     pub(crate) fn partitions(&self) -> Vec<Rc<PartitionShared>> {
         let consumers = self.consumers.borrow();
-        consumers.iter().flat_map(|c| c.partitions.borrow().clone()).collect()
+        consumers
+            .iter()
+            .flat_map(|c| c.partitions.borrow().clone())
+            .collect()
     }
 }
 

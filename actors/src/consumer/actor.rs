@@ -9,13 +9,16 @@
 //! - **Ends** when the coordinator closes it, or fails when the broker refuses the subscription.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
 use crate::delivery::{DeliveryMessage, DeliveryRecord, TimerKind, start_delivery};
 use crate::limiter::{Ask, AskMany, CancelAsk, PermitKey};
-use crate::model::{Backoff, DeliveryId, Disposition, Generation, Outcome, Phase, RejectReason};
+use crate::model::{
+    Backoff, Delivery, DeliveryId, Disposition, Generation, Outcome, Phase, RejectReason,
+};
 use crate::ports::{Arrival, SourceSpec};
 use crate::settlement::{Event, Final, Rules, State};
 use crate::shutdown::QuotaReached;
@@ -27,15 +30,20 @@ use super::pump::{Pump, PumpOrder, PumpReport};
 use super::shared::{PartitionShared, PauseNote, bump};
 
 /// The delays of intake after trouble that is not the messages' fault, and between openings.
-const INTAKE_BACKOFF: Backoff =
-    Backoff { base: Duration::from_secs(1), max: Duration::from_secs(30) };
+const INTAKE_BACKOFF: Backoff = Backoff {
+    base: Duration::from_secs(1),
+    max: Duration::from_secs(30),
+};
 
 /// What a consumer actor is told.
 #[derive(Message)]
 #[rtype(result = "()")]
 pub(crate) enum ConsumerMessage {
     /// The pump of a generation reports.
-    Pumped { generation: Generation, report: PumpReport },
+    Pumped {
+        generation: Generation,
+        report: PumpReport,
+    },
     /// A delivery met trouble that is not its fault: intake pauses and backs off.
     IntakeTrouble { reason: String },
     /// The backoff of intake is over.
@@ -47,7 +55,7 @@ pub(crate) enum ConsumerMessage {
     /// A delivery that waited for another one of its id may be looked at again.
     Readmit {
         delivery: DeliveryId,
-        predecessor: Option<(Rc<DeliveryRecord>, Final)>,
+        predecessor: Option<(Arc<Delivery>, Final)>,
     },
     /// Stop handing out; desired state.
     Pause { reason: String },
@@ -139,7 +147,9 @@ impl ConsumerActor {
             partition: self.partition.id,
             partitions: consumer.spec.partitions.get(),
             generation,
-            credit: consumer.spec.credit(consumer.permits.get(), &self.world.capabilities),
+            credit: consumer
+                .spec
+                .credit(consumer.permits.get(), &self.world.capabilities),
         };
         let addr = ctx.address();
         let report = Rc::new(move |report: PumpReport| {
@@ -188,7 +198,9 @@ impl ConsumerActor {
         let name = &self.partition.consumer.spec.name;
         let partition = self.partition.id;
         self.world.observe(|observer| {
-            observer.notice(&format!("consumer {name} partition {partition}: source {what}: {error}"));
+            observer.notice(&format!(
+                "consumer {name} partition {partition}: source {what}: {error}"
+            ));
         });
     }
 
@@ -217,9 +229,13 @@ impl ConsumerActor {
     }
 
     fn take(&mut self, arrival: Arrival, asks: &mut Vec<Ask>) {
-        self.partition.counters.arrived(arrival.delivery.redelivered);
+        self.partition
+            .counters
+            .arrived(arrival.delivery.redelivered);
         let holders = self.world.registry.same_work(&arrival.delivery);
-        let Some(arrival) = self.offer_for_adoption(arrival, &holders) else { return };
+        let Some(arrival) = self.offer_for_adoption(arrival, &holders) else {
+            return;
+        };
         let rules = self.rules_for(&arrival);
         let id = self.world.registry.next_id();
         let record = DeliveryRecord::new(id, Rc::clone(&self.partition), arrival, rules);
@@ -249,11 +265,15 @@ impl ConsumerActor {
                 && crate::ledger::same_key(&holder.delivery, &arrival.delivery)
                 && holder.state.borrow().generation < arrival.delivery.generation
         });
-        let Some(adopter) = adopter else { return Some(arrival) };
+        let Some(adopter) = adopter else {
+            return Some(arrival);
+        };
         // The earlier hand-over is lost, this one takes its place: the sum stays balanced.
         let counters = &self.partition.counters;
         bump(&counters.lost);
-        counters.in_hand.set(counters.in_hand.get().saturating_sub(1));
+        counters
+            .in_hand
+            .set(counters.in_hand.get().saturating_sub(1));
         self.tell(
             adopter,
             DeliveryMessage::Adopt {
@@ -273,6 +293,7 @@ impl ConsumerActor {
             max_attempts: spec.retry.max_attempts.get(),
             backoff: spec.retry.backoff.delay(attempt.get(), rand::random()),
             reply: spec.reply_queue.is_some(),
+            failure_reply: false,
             dead_letter: spec.dead_letter_queue.is_some(),
             quarantine: false,
             retry_way: spec.retry.way,
@@ -337,11 +358,17 @@ impl ConsumerActor {
             let text = format!("it has {headers} headers; max-headers is {limit}");
             return Some((Outcome::Rejected(RejectReason::TooManyHeaders), Some(text)));
         }
-        let answer = self.world.ledger.borrow_mut().answer(delivery, self.world.now());
+        let answer = self
+            .world
+            .ledger
+            .borrow_mut()
+            .answer(delivery, self.world.now());
         if let Some(answer) = answer {
             record.state.borrow_mut().owed = answer.owed.map(Box::new);
-            let outcome =
-                Outcome::Known { disposition: answer.disposition, owes: answer.publication };
+            let outcome = Outcome::Known {
+                disposition: answer.disposition,
+                owes: answer.publication,
+            };
             return Some((outcome, None));
         }
         let loops = self.world.ledger.borrow().crash_loops(delivery);
@@ -379,23 +406,36 @@ impl ConsumerActor {
         *record.state.borrow_mut().timers.place(TimerKind::Wait) = Some((TimerKind::Wait, key));
     }
 
-    fn readmit(
-        &mut self,
-        delivery: DeliveryId,
-        predecessor: Option<(Rc<DeliveryRecord>, Final)>,
-    ) {
-        let Some(record) = self.world.registry.get(delivery) else { return };
+    fn readmit(&mut self, delivery: DeliveryId, predecessor: Option<(Arc<Delivery>, Final)>) {
+        let Some(record) = self.world.registry.get(delivery) else {
+            return;
+        };
         if record.settlement() != State::Received {
             return;
         }
-        if let Some((_, key)) = record.state.borrow_mut().timers.place(TimerKind::Wait).take() {
+        if let Some((_, key)) = record
+            .state
+            .borrow_mut()
+            .timers
+            .place(TimerKind::Wait)
+            .take()
+        {
             self.world.timers.disarm(key);
         }
         if let Some((other, Final::Settled { disposition, .. })) = &predecessor {
             let finished = matches!(disposition, Disposition::Ack | Disposition::Reject { .. });
-            if finished && crate::ledger::same_key(&other.delivery, &record.delivery) {
-                let outcome = Outcome::Known { disposition: *disposition, owes: None };
-                self.tell(&record, DeliveryMessage::Judged { outcome, error: None });
+            if finished && crate::ledger::same_key(other, &record.delivery) {
+                let outcome = Outcome::Known {
+                    disposition: *disposition,
+                    owes: None,
+                };
+                self.tell(
+                    &record,
+                    DeliveryMessage::Judged {
+                        outcome,
+                        error: None,
+                    },
+                );
                 return;
             }
         }
@@ -434,7 +474,9 @@ impl ConsumerActor {
             return;
         }
         let held = std::mem::take(&mut self.held);
-        let records = held.into_iter().filter_map(|id| self.world.registry.get(id));
+        let records = held
+            .into_iter()
+            .filter_map(|id| self.world.registry.get(id));
         let waiting = records.filter(|record| record.settlement() == State::Received);
         let asks: Vec<Ask> = waiting.map(|record| self.ask_for(&record)).collect();
         self.ask(asks);
@@ -483,7 +525,10 @@ impl ConsumerActor {
             return;
         }
         for id in std::mem::take(&mut self.held) {
-            let _ = self.world.registry.tell(id, DeliveryMessage::Happened(Event::GiveBack));
+            let _ = self
+                .world
+                .registry
+                .tell(id, DeliveryMessage::Happened(Event::GiveBack));
         }
     }
 
@@ -532,7 +577,10 @@ impl Handler<ConsumerMessage> for ConsumerActor {
                     self.apply(SubscriptionEvent::ReopenAsked, ctx);
                 }
             }
-            ConsumerMessage::Readmit { delivery, predecessor } => {
+            ConsumerMessage::Readmit {
+                delivery,
+                predecessor,
+            } => {
                 self.readmit(delivery, predecessor);
             }
             ConsumerMessage::Pause { reason } => self.pause(reason, ctx),

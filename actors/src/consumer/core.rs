@@ -17,7 +17,7 @@
 
 /// Where a partition's subscription stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum SubscriptionState {
+pub(crate) enum SubscriptionState {
     /// A source is being opened.
     Opening,
     /// Opening failed, or the source was lost: waiting for the next try.
@@ -32,8 +32,11 @@ pub enum SubscriptionState {
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-#[allow(missing_docs, reason = "the table in the module's documentation says it")]
-pub enum SubscriptionEvent {
+#[allow(
+    missing_docs,
+    reason = "the table in the module's documentation says it"
+)]
+pub(crate) enum SubscriptionEvent {
     Opened,
     OpenFailed,
     SourceLost,
@@ -48,10 +51,12 @@ pub enum SubscriptionEvent {
 /// What the actor does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "the names say it")]
-pub enum SubscriptionAction {
+pub(crate) enum SubscriptionAction {
     Open,
     /// Wait with backoff after so many failures in a row, then say `ReopenDue`.
-    ArmReopen { failures: u32 },
+    ArmReopen {
+        failures: u32,
+    },
     Cancel,
     Resume,
     /// Close it orderly: settlements are flushed.
@@ -64,7 +69,7 @@ pub enum SubscriptionAction {
 
 /// A partition's subscription.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
-pub struct Subscription {
+pub(crate) struct Subscription {
     state: SubscriptionState,
     paused: bool,
     draining: bool,
@@ -73,25 +78,29 @@ pub struct Subscription {
 
 impl Subscription {
     /// Starts one; the first action is to open, unless it starts paused or draining.
-    pub fn start(paused: bool, draining: bool) -> (Self, Vec<SubscriptionAction>) {
-        let mut new =
-            Self { state: SubscriptionState::Waiting, paused, draining, failures: 0 };
+    pub(crate) fn start(paused: bool, draining: bool) -> (Self, Vec<SubscriptionAction>) {
+        let mut new = Self {
+            state: SubscriptionState::Waiting,
+            paused,
+            draining,
+            failures: 0,
+        };
         let actions = new.apply(SubscriptionEvent::ReopenDue);
         (new, actions)
     }
 
     /// Gives the state.
-    pub fn state(&self) -> SubscriptionState {
+    pub(crate) fn state(&self) -> SubscriptionState {
         self.state
     }
 
     /// Tells whether arrivals are wanted.
-    pub fn is_wanted(&self) -> bool {
+    pub(crate) fn is_wanted(&self) -> bool {
         !self.paused && !self.draining
     }
 
     /// Applies an event; what cannot happen in a state changes nothing.
-    pub fn apply(&mut self, event: SubscriptionEvent) -> Vec<SubscriptionAction> {
+    pub(crate) fn apply(&mut self, event: SubscriptionEvent) -> Vec<SubscriptionAction> {
         use SubscriptionAction as A;
         use SubscriptionEvent as E;
         use SubscriptionState as S;
@@ -146,7 +155,9 @@ impl Subscription {
     fn wait(&mut self, mut actions: Vec<SubscriptionAction>) -> Vec<SubscriptionAction> {
         self.failures = self.failures.saturating_add(1);
         if self.is_wanted() {
-            actions.push(SubscriptionAction::ArmReopen { failures: self.failures });
+            actions.push(SubscriptionAction::ArmReopen {
+                failures: self.failures,
+            });
         }
         self.go(SubscriptionState::Waiting, actions)
     }
@@ -246,7 +257,14 @@ mod tests {
     fn every_sequence_keeps_one_source_and_a_drain_never_opens_one() {
         let (sub, actions) = Subscription::start(false, false);
         assert_eq!(actions, [A::Open]);
-        walk(&sub, World { opening: true, ..World::default() }, 7);
+        walk(
+            &sub,
+            World {
+                opening: true,
+                ..World::default()
+            },
+            7,
+        );
     }
 
     #[test]
@@ -265,6 +283,13 @@ mod tests {
         assert_eq!(sub.apply(E::ReopenDue), [A::Open]);
         assert_eq!(sub.apply(E::Opened), []);
         let lost = sub.apply(E::SourceLost);
-        assert_eq!(lost, [A::DropSource, A::LoseDeliveries, A::ArmReopen { failures: 1 }]);
+        assert_eq!(
+            lost,
+            [
+                A::DropSource,
+                A::LoseDeliveries,
+                A::ArmReopen { failures: 1 }
+            ]
+        );
     }
 }

@@ -7,6 +7,6 @@ mod shared;
 mod spec;
 
 pub(crate) use actor::{ConsumerActor, ConsumerMessage};
-pub(crate) use shared::{ConsumerShared, PartitionShared, PauseNote, bump};
-pub use core::{Subscription, SubscriptionState};
+pub(crate) use core::SubscriptionState;
+pub(crate) use shared::{ConsumerShared, PartitionShared, bump};
 pub use spec::{ConsumerSpec, Prefetch, RetryPolicy};

@@ -113,7 +113,10 @@ async fn run(
                 source.set_credit(credit);
                 Ok(())
             }
-            PumpOrder::Cancel => source.cancel().await.map(|()| report(PumpReport::Cancelled)),
+            PumpOrder::Cancel => source
+                .cancel()
+                .await
+                .map(|()| report(PumpReport::Cancelled)),
             PumpOrder::Resume => {
                 reading = true;
                 source.resume().await

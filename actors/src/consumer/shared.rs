@@ -45,6 +45,25 @@ pub(crate) struct PartitionShared {
 }
 
 impl PartitionShared {
+    /// Makes the shared part of a partition that was never opened.
+    pub(crate) fn new(id: PartitionId, consumer: Rc<ConsumerShared>) -> Self {
+        Self {
+            id,
+            consumer,
+            slot: Slot::new(),
+            generation: Cell::default(),
+            counters: Counters::default(),
+            paused: RefCell::default(),
+            state: Cell::new(SubscriptionState::Waiting),
+            quiet: Cell::default(),
+            closed: Cell::default(),
+            closing: tokio::sync::Notify::new(),
+            trouble: RefCell::default(),
+            troubles: Cell::default(),
+            deaths: Cell::default(),
+        }
+    }
+
     /// Counts a death of one of its delivery actors; gives how many followed each other.
     pub(crate) fn deaths_in_a_row(&self) -> u32 {
         let deaths = self.deaths.get().saturating_add(1);
@@ -149,7 +168,10 @@ impl Counters {
     pub(crate) fn ended(&self, end: &Final) {
         self.in_hand.set(self.in_hand.get().saturating_sub(1));
         let overrun = match end {
-            Final::Settled { disposition, overrun } => {
+            Final::Settled {
+                disposition,
+                overrun,
+            } => {
                 bump(match disposition {
                     Disposition::Ack => &self.acked,
                     Disposition::Requeue { .. } => &self.requeued,

@@ -31,8 +31,10 @@ use crate::world::World;
 const TICK: Duration = Duration::from_millis(500);
 
 /// How long the delivery of a dead actor waits before it is released.
-const DEATH_BACKOFF: Backoff =
-    Backoff { base: Duration::from_millis(200), max: Duration::from_secs(30) };
+const DEATH_BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(200),
+    max: Duration::from_secs(30),
+};
 
 /// A delivery actor died with its delivery unfinished.
 #[derive(Debug, Message)]
@@ -60,9 +62,12 @@ impl DeliveriesActor {
     }
 
     fn died(&self, died: &DeliveryDied, ctx: &mut Context<Self>) {
-        let Some(record) = self.world.registry.get(died.delivery) else { return };
+        let Some(record) = self.world.registry.get(died.delivery) else {
+            return;
+        };
         let reason = if died.panicked { "panicked" } else { "stopped" };
-        self.world.observe(|observer| observer.actor_exited("delivery", reason, false));
+        self.world
+            .observe(|observer| observer.actor_exited("delivery", reason, false));
         crate::consumer::bump(&record.partition.counters.actor_deaths);
         self.silence(&record);
         let deaths = {
@@ -75,7 +80,10 @@ impl DeliveriesActor {
             self.revive(&record, {
                 let error = "our own actor died over it twice".to_owned();
                 let outcome = Outcome::Rejected(RejectReason::Internal);
-                DeliveryMessage::Judged { outcome, error: Some(error) }
+                DeliveryMessage::Judged {
+                    outcome,
+                    error: Some(error),
+                }
             });
             return;
         }
@@ -85,11 +93,19 @@ impl DeliveriesActor {
         if taken {
             self.revive(&record, DeliveryMessage::Happened(Event::ChannelLost));
             let generation = record.state.borrow().generation;
-            record.partition.slot.do_send(ConsumerMessage::Reopen { generation });
+            record
+                .partition
+                .slot
+                .do_send(ConsumerMessage::Reopen { generation });
             return;
         }
         let delay = DEATH_BACKOFF.delay(record.partition.deaths_in_a_row(), rand::random());
-        ctx.notify_later(ReleaseDue { delivery: record.id }, delay);
+        ctx.notify_later(
+            ReleaseDue {
+                delivery: record.id,
+            },
+            delay,
+        );
     }
 
     /// Stops the handler and the timers of a dead actor's delivery and gives its permit back.
@@ -112,8 +128,10 @@ impl DeliveriesActor {
         };
         let Some(outcome) = outcome else { return };
         let decision = crate::settlement::decide(outcome, &rules);
-        let concluded =
-            matches!(decision.disposition, Disposition::Ack | Disposition::Reject { .. });
+        let concluded = matches!(
+            decision.disposition,
+            Disposition::Ack | Disposition::Reject { .. }
+        );
         if concluded {
             let sent = record.state.borrow().settler_taken;
             remember(&self.world, record, decision, sent);
@@ -135,11 +153,15 @@ impl DeliveriesActor {
 
     fn tick(&self) {
         for record in self.world.registry.all() {
-            let Ok(state) = record.state.try_borrow() else { continue };
+            let Ok(state) = record.state.try_borrow() else {
+                continue;
+            };
             let overdue = state.settling_since.is_some_and(|since| {
                 since.elapsed() >= record.partition.consumer.spec.settle_timeout
             });
-            let extend = state.lease.is_some_and(|lease| state.lease_from.elapsed() >= lease / 3);
+            let extend = state
+                .lease
+                .is_some_and(|lease| state.lease_from.elapsed() >= lease / 3);
             drop(state);
             if overdue {
                 let message = DeliveryMessage::TimerFired(TimerKind::SettleTimeout);
@@ -167,8 +189,17 @@ impl Actor for DeliveriesActor {
         ctx.run_interval(TICK, |this, _| this.tick());
         // Deaths that nobody heard while this actor was being restarted.
         for record in self.world.registry.all() {
-            if record.state.borrow().addr.as_ref().is_none_or(|addr| !addr.connected()) {
-                ctx.notify(DeliveryDied { delivery: record.id, panicked: false });
+            if record
+                .state
+                .borrow()
+                .addr
+                .as_ref()
+                .is_none_or(|addr| !addr.connected())
+            {
+                ctx.notify(DeliveryDied {
+                    delivery: record.id,
+                    panicked: false,
+                });
             }
         }
     }
@@ -186,7 +217,9 @@ impl Handler<ReleaseDue> for DeliveriesActor {
     type Result = ();
 
     fn handle(&mut self, due: ReleaseDue, _: &mut Context<Self>) {
-        let Some(record) = self.world.registry.get(due.delivery) else { return };
+        let Some(record) = self.world.registry.get(due.delivery) else {
+            return;
+        };
         if record.state.borrow().addr.is_none() {
             let release = Event::CancelAsked(CancelKind::Release);
             self.revive(&record, DeliveryMessage::Happened(release));
@@ -221,9 +254,11 @@ fn deliver(world: &Rc<World>, completion: Completion) {
             world.publisher.do_send(Published { token, result });
             return;
         }
-        Completion::Settled { delivery, frame, result } => {
-            (delivery, DeliveryMessage::Settled { frame, result })
-        }
+        Completion::Settled {
+            delivery,
+            frame,
+            result,
+        } => (delivery, DeliveryMessage::Settled { frame, result }),
         Completion::Returned { delivery, outcome } => {
             (delivery, DeliveryMessage::Returned(outcome))
         }
@@ -252,9 +287,17 @@ fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage)
         DeliveryMessage::Panicked(_) | DeliveryMessage::Gone => Event::HandlerGone,
         _ => return,
     };
-    let Some(record) = world.registry.stop_lingering(delivery) else { return };
+    let Some(record) = world.registry.stop_lingering(delivery) else {
+        return;
+    };
     let mut effects = Vec::new();
-    if record.state.borrow_mut().machine.apply(event, &mut effects).is_ok() {
+    if record
+        .state
+        .borrow_mut()
+        .machine
+        .apply(event, &mut effects)
+        .is_ok()
+    {
         for effect in effects {
             if let Effect::Remember { decision, sent } = effect {
                 remember(world, &record, decision, sent);
@@ -263,7 +306,10 @@ fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage)
     }
     let followers = std::mem::take(&mut record.state.borrow_mut().followers);
     for delivery in followers {
-        let readmit = ConsumerMessage::Readmit { delivery, predecessor: None };
+        let readmit = ConsumerMessage::Readmit {
+            delivery,
+            predecessor: None,
+        };
         record.partition.slot.do_send(readmit);
     }
 }
@@ -282,7 +328,9 @@ pub(crate) async fn deliver_timers(world: Rc<World>) {
                     *place = None;
                 }
             }
-            let _ = world.registry.tell(delivery, DeliveryMessage::TimerFired(kind));
+            let _ = world
+                .registry
+                .tell(delivery, DeliveryMessage::TimerFired(kind));
         }
         tokio::task::yield_now().await;
     }
@@ -296,11 +344,16 @@ pub(crate) fn tell_all(world: &World, phase: Phase) {
         Phase::Forcing => Event::DrainForced,
     };
     for record in world.registry.all() {
-        let _ = world.registry.tell(record.id, DeliveryMessage::Happened(event));
+        let _ = world
+            .registry
+            .tell(record.id, DeliveryMessage::Happened(event));
     }
 }
 
 /// Tells whether a delivery still has work to do that a drain waits for.
 pub(crate) fn is_straggler(record: &DeliveryRecord) -> bool {
-    !matches!(record.settlement(), State::Received | State::Settling { .. })
+    !matches!(
+        record.settlement(),
+        State::Received | State::Settling { .. }
+    )
 }

@@ -63,9 +63,20 @@ pub(crate) struct DeliveryActor {
 }
 
 /// Starts the actor for a record and keeps its address in the record.
-pub(crate) fn start_delivery(world: &Rc<World>, record: &Rc<DeliveryRecord>) -> Addr<DeliveryActor> {
-    let link = DeathLink { world: Rc::clone(world), record: Rc::clone(record), ended: false };
-    let actor = DeliveryActor { world: Rc::clone(world), record: Rc::clone(record), link };
+pub(crate) fn start_delivery(
+    world: &Rc<World>,
+    record: &Rc<DeliveryRecord>,
+) -> Addr<DeliveryActor> {
+    let link = DeathLink {
+        world: Rc::clone(world),
+        record: Rc::clone(record),
+        ended: false,
+    };
+    let actor = DeliveryActor {
+        world: Rc::clone(world),
+        record: Rc::clone(record),
+        link,
+    };
     let context = Context::<DeliveryActor>::new();
     let addr = context.run(actor);
     record.state.borrow_mut().addr = Some(addr.clone());
@@ -88,7 +99,10 @@ impl Drop for DeathLink {
     fn drop(&mut self) {
         if !self.ended {
             let panicked = std::thread::panicking();
-            let died = DeliveryDied { delivery: self.record.id, panicked };
+            let died = DeliveryDied {
+                delivery: self.record.id,
+                panicked,
+            };
             self.world.deliveries.do_send(died);
         }
     }
@@ -130,8 +144,16 @@ impl Handler<DeliveryMessage> for DeliveryActor {
             DeliveryMessage::Settled { frame, result } => self.settled(frame, result, ctx),
             DeliveryMessage::Published { token, result } => self.published(token, result, ctx),
             DeliveryMessage::TimerFired(kind) => self.timer_fired(kind, ctx),
-            DeliveryMessage::Adopt { settler, generation, lease } => {
-                let adoption = Adoption { settler, generation, lease };
+            DeliveryMessage::Adopt {
+                settler,
+                generation,
+                lease,
+            } => {
+                let adoption = Adoption {
+                    settler,
+                    generation,
+                    lease,
+                };
                 self.adopt(adoption, ctx);
             }
             DeliveryMessage::SettleDeferred => {
@@ -157,7 +179,12 @@ impl DeliveryActor {
     /// Feeds the machine and performs what it asks for.
     fn step(&mut self, event: Event, ctx: &mut Context<Self>) {
         let mut effects = self.world.effects.take();
-        let applied = self.record.state.borrow_mut().machine.apply(event, &mut effects);
+        let applied = self
+            .record
+            .state
+            .borrow_mut()
+            .machine
+            .apply(event, &mut effects);
         match applied {
             Ok(()) => {
                 for effect in effects.drain(..) {
@@ -202,6 +229,7 @@ impl DeliveryActor {
                 self.tell_consumer(ConsumerMessage::Reopen { generation });
             }
             Effect::TakeSettler => {} // taken before the event was fed, see `adopt`
+            Effect::Park => self.park(),
             Effect::ReturnPermit => {
                 self.record.state.borrow_mut().permit = None;
             }
@@ -234,8 +262,18 @@ impl DeliveryActor {
 
     fn abort_handler(&mut self) {
         let state = self.record.state.borrow();
-        let Some(control) = &state.control else { return };
-        if self.record.partition.consumer.spec.handler.abort_grace().is_zero() {
+        let Some(control) = &state.control else {
+            return;
+        };
+        if self
+            .record
+            .partition
+            .consumer
+            .spec
+            .handler
+            .abort_grace()
+            .is_zero()
+        {
             control.abort();
         } else {
             control.cancel();
@@ -250,8 +288,12 @@ impl DeliveryActor {
             Timer::Republish => {
                 let tries = self.record.state.borrow().publish_tries;
                 let jitter = rand::random();
-                (TimerKind::Republish, spec.retry.backoff.delay(tries.max(1), jitter))
+                (
+                    TimerKind::Republish,
+                    spec.retry.backoff.delay(tries.max(1), jitter),
+                )
             }
+            Timer::RepublishParked => (TimerKind::Republish, spec.retry.backoff.max),
             Timer::PublishGiveUp => (TimerKind::PublishGiveUp, self.publish_give_up()),
             Timer::PublishGiveUpForced => (TimerKind::PublishGiveUp, PUBLISH_GIVE_UP_FORCED),
             Timer::Hold => {
@@ -267,10 +309,14 @@ impl DeliveryActor {
         let spec = &self.record.partition.consumer.spec;
         let state = self.record.state.borrow();
         let by_lease = state.lease.map(|lease| {
-            lease.saturating_sub(state.lease_from.elapsed()).mul_f64(0.8)
+            lease
+                .saturating_sub(state.lease_from.elapsed())
+                .mul_f64(0.8)
         });
         by_lease
-            .map_or(spec.publish_give_up, |lease| lease.min(spec.publish_give_up))
+            .map_or(spec.publish_give_up, |lease| {
+                lease.min(spec.publish_give_up)
+            })
             .max(spec.publish_timeout)
     }
 
@@ -358,31 +404,40 @@ impl DeliveryActor {
                 state.publishing = Some(what);
                 state.publish_tries = 0;
                 let reason = match state.machine.state() {
-                    State::Publishing { then: Disposition::Reject { reason }, .. } => Some(reason),
+                    State::Publishing {
+                        then: Disposition::Reject { reason },
+                        ..
+                    } => Some(reason),
                     _ => None,
                 };
                 let owed = state.owed.take();
-                state.outgoing =
-                    owed.or_else(|| build_outgoing(&self.record, what, reason, state).map(Box::new));
+                state.outgoing = owed
+                    .or_else(|| build_outgoing(&self.record, what, reason, state).map(Box::new));
             }
             state.publish_tries += 1;
             state.publish_token = self.world.next_token();
-            state.outgoing.as_deref().cloned().map(|message| (state.publish_token, message))
+            state
+                .outgoing
+                .as_deref()
+                .cloned()
+                .map(|message| (state.publish_token, message))
         };
         let Some((token, message)) = message else {
             self.step(Event::PublishFailed(PublishFailure::Refused), ctx);
             return;
         };
-        self.arm(TimerKind::PublishTimeout, self.record.partition.consumer.spec.publish_timeout);
-        self.world.publisher.do_send(PublishRequest { delivery: self.record.id, token, message });
+        self.arm(
+            TimerKind::PublishTimeout,
+            self.record.partition.consumer.spec.publish_timeout,
+        );
+        self.world.publisher.do_send(PublishRequest {
+            delivery: self.record.id,
+            token,
+            message,
+        });
     }
 
-    fn published(
-        &mut self,
-        token: u64,
-        result: Result<(), PublishError>,
-        ctx: &mut Context<Self>,
-    ) {
+    fn published(&mut self, token: u64, result: Result<(), PublishError>, ctx: &mut Context<Self>) {
         if self.record.state.borrow().publish_token != token {
             return; // an answer to an earlier try
         }
@@ -405,6 +460,17 @@ impl DeliveryActor {
         }
     }
 
+    /// Says once, loudly, that a publish is refused for good and nothing else may take the work.
+    fn park(&self) {
+        let text = format!(
+            "consumer {} delivery {}: its publish is refused for good and there is no dead-letter-queue; it is kept and tried again until somebody acts: {}",
+            self.record.partition.consumer.spec.name,
+            self.record.id,
+            self.trouble_text()
+        );
+        self.world.observe(|observer| observer.notice(&text));
+    }
+
     fn note_trouble(&self, text: &str) {
         let mut trouble = self.record.partition.trouble.borrow_mut();
         *trouble = Some(cut(text, 512).to_owned());
@@ -415,7 +481,10 @@ impl DeliveryActor {
             return trouble;
         }
         let state = self.record.state.borrow();
-        state.error.as_deref().map_or_else(|| "unavailable".to_owned(), |e| cut(e, 512).to_owned())
+        state
+            .error
+            .as_deref()
+            .map_or_else(|| "unavailable".to_owned(), |e| cut(e, 512).to_owned())
     }
 
     // Settling.
@@ -433,9 +502,18 @@ impl DeliveryActor {
             state.frame += 1;
             state.settling_since = Some(Instant::now());
             state.settler_taken = true;
-            state.settler.take().map(|settler| (settler, state.frame, state.error.clone()))
+            state
+                .settler
+                .take()
+                .map(|settler| (settler, state.frame, state.error.clone()))
         };
-        if let Some((_, key)) = self.record.state.borrow_mut().timers.place(TimerKind::Deadline).take()
+        if let Some((_, key)) = self
+            .record
+            .state
+            .borrow_mut()
+            .timers
+            .place(TimerKind::Deadline)
+            .take()
         {
             self.world.timers.disarm(key);
         }
@@ -570,10 +648,15 @@ impl DeliveryActor {
             state.permit = None;
             state.settler = None;
             state.addr = None;
-            (self.ended(&state, end), state.asked && state.started.is_none())
+            (
+                self.ended(&state, end),
+                state.asked && state.started.is_none(),
+            )
         };
         if waits_for_permit {
-            self.world.limiter.do_send(CancelAsk { ticket: self.record.id });
+            self.world.limiter.do_send(CancelAsk {
+                ticket: self.record.id,
+            });
         }
         let (Final::Settled { overrun, .. } | Final::Lost { overrun, .. }) = end;
         if overrun {
@@ -582,7 +665,8 @@ impl DeliveryActor {
         self.record.partition.counters.ended(&end);
         self.record.partition.counters.outcome(ended.outcome);
         self.world.registry.remove(&self.record);
-        self.world.observe(|observer| observer.delivery_ended(&ended));
+        self.world
+            .observe(|observer| observer.delivery_ended(&ended));
         if !overrun {
             self.readmit_followers(end);
         }
@@ -593,8 +677,11 @@ impl DeliveryActor {
     fn readmit_followers(&self, end: Final) {
         let followers = std::mem::take(&mut self.record.state.borrow_mut().followers);
         for delivery in followers {
-            let predecessor = Some((Rc::clone(&self.record), end));
-            self.tell_consumer(ConsumerMessage::Readmit { delivery, predecessor });
+            let predecessor = Some((Arc::clone(&self.record.delivery), end));
+            self.tell_consumer(ConsumerMessage::Readmit {
+                delivery,
+                predecessor,
+            });
         }
     }
 
@@ -646,12 +733,7 @@ fn build_outgoing(
 }
 
 /// Writes a decision to the outcome ledger, with the bytes it still owes.
-pub(crate) fn remember(
-    world: &World,
-    record: &DeliveryRecord,
-    decision: Decision,
-    sent: bool,
-) {
+pub(crate) fn remember(world: &World, record: &DeliveryRecord, decision: Decision, sent: bool) {
     let state = record.state.borrow();
     let owed = decision.publish.and_then(|what| {
         if state.publishing == Some(what) && state.outgoing.is_some() {

@@ -17,15 +17,25 @@ use crate::ports::{HandlerOutcome, PublishError, PublishSink, SettleResult, Sett
 /// One answer on its way to a delivery.
 pub(crate) enum Completion {
     /// The handler returned a word.
-    Returned { delivery: DeliveryId, outcome: HandlerOutcome },
+    Returned {
+        delivery: DeliveryId,
+        outcome: HandlerOutcome,
+    },
     /// The handler panicked.
     Panicked { delivery: DeliveryId, text: String },
     /// The handler ended without a word: aborted, or its runtime went.
     Gone { delivery: DeliveryId },
     /// The settler answered.
-    Settled { delivery: DeliveryId, frame: u32, result: SettleResult },
+    Settled {
+        delivery: DeliveryId,
+        frame: u32,
+        result: SettleResult,
+    },
     /// The publisher answered; the token is the publisher actor's.
-    Published { token: u64, result: Result<(), PublishError> },
+    Published {
+        token: u64,
+        result: Result<(), PublishError>,
+    },
 }
 
 /// The queue of answers. Its length is bounded by the deliveries in flight: each owes at most one
@@ -74,7 +84,11 @@ impl Completions {
 
 impl SettleSink for Completions {
     fn settled(&self, delivery: DeliveryId, frame: u32, result: SettleResult) {
-        self.push(Completion::Settled { delivery, frame, result });
+        self.push(Completion::Settled {
+            delivery,
+            frame,
+            result,
+        });
     }
 }
 
@@ -86,7 +100,9 @@ impl PublishSink for Completions {
 
 impl fmt::Debug for Completions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Completions").field("waiting", &self.lock().len()).finish()
+        f.debug_struct("Completions")
+            .field("waiting", &self.lock().len())
+            .finish()
     }
 }
 

@@ -49,7 +49,10 @@ pub(crate) struct Executor {
 }
 
 enum Place {
-    Threads { queue: Arc<StartQueue>, runtime: Option<Runtime> },
+    Threads {
+        queue: Arc<StartQueue>,
+        runtime: Option<Runtime>,
+    },
     Local,
 }
 
@@ -76,10 +79,17 @@ impl Executor {
                     .build()?;
                 let queue = Arc::new(StartQueue::default());
                 runtime.spawn(dispatch(Arc::clone(&queue)));
-                Place::Threads { queue, runtime: Some(runtime) }
+                Place::Threads {
+                    queue,
+                    runtime: Some(runtime),
+                }
             }
         };
-        Ok(Self { place, completions, alive: Arc::default() })
+        Ok(Self {
+            place,
+            completions,
+            alive: Arc::default(),
+        })
     }
 
     /// Starts a handler. Its word comes back as a [`Completion`].
@@ -109,7 +119,10 @@ impl Executor {
                 let (handler, context) = (Arc::clone(handler), start.context);
                 let work = move || run_blocking(&*handler, &context, guard);
                 match place {
-                    Place::Threads { runtime: Some(runtime), .. } => {
+                    Place::Threads {
+                        runtime: Some(runtime),
+                        ..
+                    } => {
                         drop(runtime.spawn_blocking(work));
                     }
                     Place::Threads { runtime: None, .. } => {}
@@ -138,7 +151,9 @@ impl Drop for Executor {
 
 impl fmt::Debug for Executor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Executor").field("alive", &self.alive()).finish_non_exhaustive()
+        f.debug_struct("Executor")
+            .field("alive", &self.alive())
+            .finish_non_exhaustive()
     }
 }
 
@@ -193,7 +208,10 @@ struct Running {
 
 enum Work {
     /// Not polled yet: also the call that makes the future runs where handlers run.
-    Unstarted(Arc<dyn crate::ports::ErasedHandler>, Option<DeliveryContext>),
+    Unstarted(
+        Arc<dyn crate::ports::ErasedHandler>,
+        Option<DeliveryContext>,
+    ),
     Started(BoxFuture<'static, HandlerOutcome>),
     Ended,
 }
@@ -225,16 +243,14 @@ impl Future for Running {
 }
 
 impl Work {
-    fn poll(
-        &mut self,
-        control: &RunControl,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<HandlerOutcome>> {
+    fn poll(&mut self, control: &RunControl, cx: &mut Context<'_>) -> Poll<Option<HandlerOutcome>> {
         if let Self::Unstarted(handler, context) = self {
             if control.is_aborted() {
                 return Poll::Ready(None);
             }
-            let Some(context) = context.take() else { return Poll::Ready(None) };
+            let Some(context) = context.take() else {
+                return Poll::Ready(None);
+            };
             let future = handler.handle(context);
             *self = Self::Started(future);
         }
@@ -257,12 +273,18 @@ struct ReturnGuard {
 
 impl ReturnGuard {
     fn returned(mut self, outcome: HandlerOutcome) {
-        self.tell(Completion::Returned { delivery: self.delivery, outcome });
+        self.tell(Completion::Returned {
+            delivery: self.delivery,
+            outcome,
+        });
     }
 
     fn panicked(mut self, panic: &(dyn Any + Send)) {
         let text = panic_text(panic);
-        self.tell(Completion::Panicked { delivery: self.delivery, text });
+        self.tell(Completion::Panicked {
+            delivery: self.delivery,
+            text,
+        });
     }
 
     fn tell(&mut self, completion: Completion) {
@@ -275,7 +297,9 @@ impl ReturnGuard {
 impl Drop for ReturnGuard {
     fn drop(&mut self) {
         if !self.told {
-            self.tell(Completion::Gone { delivery: self.delivery });
+            self.tell(Completion::Gone {
+                delivery: self.delivery,
+            });
         }
     }
 }

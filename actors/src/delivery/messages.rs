@@ -14,7 +14,10 @@ pub(crate) enum DeliveryMessage {
     /// The limiter granted its permit.
     Granted(Permit),
     /// It is concluded without running.
-    Judged { outcome: Outcome, error: Option<String> },
+    Judged {
+        outcome: Outcome,
+        error: Option<String>,
+    },
     /// The handler returned a word.
     Returned(HandlerOutcome),
     /// The handler panicked.
@@ -24,11 +27,18 @@ pub(crate) enum DeliveryMessage {
     /// The settler answered to this frame.
     Settled { frame: u32, result: SettleResult },
     /// The publisher answered.
-    Published { token: u64, result: Result<(), PublishError> },
+    Published {
+        token: u64,
+        result: Result<(), PublishError>,
+    },
     /// A timer fired.
     TimerFired(TimerKind),
     /// A redelivery of the same work hands over its settler.
-    Adopt { settler: Box<dyn Settler>, generation: Generation, lease: Option<Duration> },
+    Adopt {
+        settler: Box<dyn Settler>,
+        generation: Generation,
+        lease: Option<Duration>,
+    },
     /// The broker hands out nothing more: what was held back for that goes out.
     SettleDeferred,
     /// Die, for tests of what happens then.

@@ -10,6 +10,6 @@ mod record;
 
 pub(crate) use actor::{DeliveryActor, remember, start_delivery};
 pub(crate) use completions::{Completion, Completions};
-pub(crate) use executor::{Executor, ExecutorKind, panic_text};
+pub(crate) use executor::{Executor, ExecutorKind};
 pub(crate) use messages::{DeliveryMessage, TimerKind};
 pub(crate) use record::DeliveryRecord;

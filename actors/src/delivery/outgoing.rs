@@ -36,6 +36,8 @@ pub(crate) fn build(what: Publication, known: &Known<'_>) -> Option<Outgoing> {
         Publication::Reply => reply(known),
         Publication::RetryCopy => Some(retry_copy(known)),
         Publication::DeadLetter { trimmed } => dead_letter(known, trimmed),
+        // A raw consumer answers nothing but results; a profile that does builds its own bytes.
+        Publication::FailureReply => None,
         Publication::Quarantine => dead_letter(known, false),
     }
 }
@@ -47,7 +49,8 @@ fn reply(known: &Known<'_>) -> Option<Outgoing> {
     out.correlation_id = id.map(|id| id.as_str().to_owned());
     out.id = Some(derived_id(id, "reply"));
     out.key = known.delivery.key.clone();
-    out.headers.set(names::ORIGIN_QUEUE, known.delivery.queue.as_str());
+    out.headers
+        .set(names::ORIGIN_QUEUE, known.delivery.queue.as_str());
     Some(out)
 }
 
@@ -69,8 +72,10 @@ fn dead_letter(known: &Known<'_>, trimmed: bool) -> Option<Outgoing> {
     }
     let reason = known.reason.unwrap_or(RejectReason::Exhausted);
     out.headers.set(names::REASON, reason.as_str());
-    out.headers.set(names::ATTEMPT, i64::from(known.delivery.attempt.get()));
-    out.headers.set(names::ORIGIN_QUEUE, known.delivery.queue.as_str());
+    out.headers
+        .set(names::ATTEMPT, i64::from(known.delivery.attempt.get()));
+    out.headers
+        .set(names::ORIGIN_QUEUE, known.delivery.queue.as_str());
     if let Some(at) = known.delivery.published_at {
         out.headers.set(names::ORIGIN_TIME, rfc3339(at));
     }
@@ -81,7 +86,12 @@ fn dead_letter(known: &Known<'_>, trimmed: bool) -> Option<Outgoing> {
 fn copy_of(known: &Known<'_>, queue: QueueName) -> Outgoing {
     let delivery = known.delivery;
     let mut out = Outgoing::new(queue, delivery.body.clone());
-    out.id = Some(delivery.id.clone().unwrap_or_else(|| derived_id(None, "copy")));
+    out.id = Some(
+        delivery
+            .id
+            .clone()
+            .unwrap_or_else(|| derived_id(None, "copy")),
+    );
     out.key = delivery.key.clone();
     out.headers = delivery.headers.clone();
     out.content_type = delivery.content_type.clone();
@@ -100,7 +110,8 @@ fn set_errors(out: &mut Outgoing, known: &Known<'_>) {
 
 /// Cuts a copy down to what every broker takes: the body goes, long and many headers go.
 fn trim(out: &mut Outgoing) {
-    out.headers.set("x-acquit-body-bytes", out.body.len() as i64);
+    out.headers
+        .set("x-acquit-body-bytes", out.body.len() as i64);
     out.body = Bytes::new();
     out.headers = out
         .headers
@@ -123,7 +134,10 @@ pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
     if text.len() <= bytes_max {
         return text;
     }
-    let end = (0..=bytes_max).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(0);
+    let end = (0..=bytes_max)
+        .rev()
+        .find(|&at| text.is_char_boundary(at))
+        .unwrap_or(0);
     &text[..end]
 }
 

@@ -13,7 +13,9 @@ use tokio::time::Instant;
 
 use crate::consumer::PartitionShared;
 use crate::limiter::Permit;
-use crate::model::{Delivery, DeliveryId, Disposition, Generation, Outcome, Outgoing, Publication, Receipt};
+use crate::model::{
+    Delivery, DeliveryId, Disposition, Generation, Outcome, Outgoing, Publication, Receipt,
+};
 use crate::ports::{Arrival, RunControl, Settler};
 use crate::settlement::{Machine, Rules, State};
 use crate::timer::TimerKey;

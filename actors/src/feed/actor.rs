@@ -27,8 +27,10 @@ const BATCH_MAX: usize = 512;
 const PUBLISH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The delays between tries in an outage.
-const BACKOFF: Backoff =
-    Backoff { base: Duration::from_millis(500), max: Duration::from_secs(30) };
+const BACKOFF: Backoff = Backoff {
+    base: Duration::from_millis(500),
+    max: Duration::from_secs(30),
+};
 
 /// A feed, and how to open it anew.
 #[derive(Clone)]
@@ -43,7 +45,9 @@ pub struct FeedSpec {
 
 impl fmt::Debug for FeedSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FeedSpec").field("name", &self.name).finish_non_exhaustive()
+        f.debug_struct("FeedSpec")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
     }
 }
 
@@ -126,7 +130,11 @@ pub(crate) async fn feed(world: Rc<World>, shared: Rc<FeedShared>, link: Link) {
 
 async fn run(world: &World, shared: &FeedShared) -> Result<(), String> {
     let name = &shared.spec.name;
-    let cursor = world.publisher_port.feed_cursor(name).await.map_err(|error| error.to_string())?;
+    let cursor = world
+        .publisher_port
+        .feed_cursor(name)
+        .await
+        .map_err(|error| error.to_string())?;
     if let Some(cursor) = &cursor {
         shared.skipped.set(cursor.line);
         let text = format!(
@@ -141,7 +149,10 @@ async fn run(world: &World, shared: &FeedShared) -> Result<(), String> {
         if world.phase.get() >= Phase::Draining {
             return Ok(());
         }
-        let batch = feed.next(BATCH_MAX).await.map_err(|error| error.to_string())?;
+        let batch = feed
+            .next(BATCH_MAX)
+            .await
+            .map_err(|error| error.to_string())?;
         let ended = batch.ended;
         if !publish(world, shared, batch).await {
             return Ok(());
@@ -167,13 +178,17 @@ async fn publish(world: &World, shared: &FeedShared, batch: FeedBatch) -> bool {
     let mut failures = 0;
     loop {
         let (reply, answer) = PublishReply::channel();
-        world.publisher_port.publish_feed(batch.messages.clone(), batch.cursor.clone(), reply);
+        world
+            .publisher_port
+            .publish_feed(batch.messages.clone(), batch.cursor.clone(), reply);
         let answer = match tokio::time::timeout(PUBLISH_TIMEOUT, answer).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(_)) | Err(_) => Err(PublishError::Unknown),
         };
         let Err(error) = answer else {
-            shared.published.set(shared.published.get() + batch.messages.len() as u64);
+            shared
+                .published
+                .set(shared.published.get() + batch.messages.len() as u64);
             *shared.trouble.borrow_mut() = None;
             return true;
         };

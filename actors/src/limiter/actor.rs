@@ -20,11 +20,13 @@ use std::task::{Context as TaskContext, Poll};
 use std::time::Duration;
 
 use actix::prelude::{
-    Actor, AsyncContext, Context, Handler, Message, MessageResult, SpawnHandle, StreamHandler,
+    Actor, ActorContext, AsyncContext, Context, Handler, Message, MessageResult, SpawnHandle,
+    StreamHandler,
 };
 use futures_util::Stream;
 
 use crate::model::DeliveryId;
+use crate::supervision::StopActor;
 
 use super::{
     Ask, AskRefused, LimiterSnapshot, NextPermit, Permit, PermitBook, Resize, ResizeRefused,
@@ -109,6 +111,14 @@ impl Actor for LimiterActor {
         ctx.add_stream(Changes(self.book.clone()));
         // Who waited for an actor before this one, or for none, is looked at now.
         self.book.wake();
+    }
+}
+
+impl Handler<StopActor> for LimiterActor {
+    type Result = ();
+
+    fn handle(&mut self, _: StopActor, ctx: &mut Self::Context) {
+        ctx.stop();
     }
 }
 

@@ -8,7 +8,9 @@ use crate::model::PartitionId;
 use super::Rate;
 
 /// Which consumer, by its place in the list that the book was made with, counted from 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize,
+)]
 pub struct ConsumerIndex(pub u32);
 
 impl fmt::Display for ConsumerIndex {

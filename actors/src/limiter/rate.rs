@@ -19,7 +19,7 @@ use std::time::Duration;
 /// assert_eq!(rate.burst.get(), 20);
 /// # Ok::<(), acquit_actors::limiter::RateError>(())
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Rate {
     /// How many permits in [`per`](Self::per).
     pub count: NonZeroU32,

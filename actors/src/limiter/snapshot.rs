@@ -7,7 +7,8 @@ use crate::model::PartitionId;
 use super::{ConsumerIndex, Rate};
 
 /// Who waits at one place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub struct WaitingSnapshot {
     /// How many asks wait.
     pub count: usize,
@@ -26,7 +27,8 @@ impl WaitingSnapshot {
 }
 
 /// The limiter at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub struct LimiterSnapshot {
     /// The limit of permits.
@@ -46,7 +48,8 @@ pub struct LimiterSnapshot {
 }
 
 /// One consumer at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub struct ConsumerSnapshot {
     /// Which.
@@ -66,7 +69,8 @@ pub struct ConsumerSnapshot {
 }
 
 /// One partition at one moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub struct PartitionSnapshot {
     /// Which.

@@ -48,7 +48,11 @@ pub(crate) struct PublisherActor {
 
 impl PublisherActor {
     pub(crate) fn new(world: Rc<World>) -> Self {
-        Self { world, under_way: HashMap::new(), waiting: VecDeque::new() }
+        Self {
+            world,
+            under_way: HashMap::new(),
+            waiting: VecDeque::new(),
+        }
     }
 
     /// Tells whether the delivery still waits for this try: it may have given up or asked again.
@@ -88,10 +92,13 @@ impl Handler<Published> for PublisherActor {
     fn handle(&mut self, published: Published, _: &mut Context<Self>) {
         let Published { token, result } = published;
         if let Some(delivery) = self.under_way.remove(&token) {
-            self.world.registry.tell(delivery, DeliveryMessage::Published { token, result });
+            let message = DeliveryMessage::Published { token, result };
+            let _ = self.world.registry.tell(delivery, message);
         }
         while self.under_way.len() < WINDOW {
-            let Some(request) = self.waiting.pop_front() else { break };
+            let Some(request) = self.waiting.pop_front() else {
+                break;
+            };
             if self.is_wanted(&request) {
                 self.send(request);
             }

@@ -81,7 +81,11 @@ pub(crate) struct CoordinatorActor {
 impl CoordinatorActor {
     pub(crate) fn new(world: Rc<World>, drain_timeout: Duration) -> Self {
         let drain = Drain::at(world.phase.get());
-        Self { world, drain_timeout, drain }
+        Self {
+            world,
+            drain_timeout,
+            drain,
+        }
     }
 
     fn apply(&mut self, event: DrainEvent, ctx: &mut Context<Self>) {
@@ -89,7 +93,9 @@ impl CoordinatorActor {
         let actions = self.drain.apply(event);
         let phase = self.drain.phase();
         if phase > before && phase < Phase::Stopped {
-            self.world.phase.set(self.world.phase.get().raised_to(phase));
+            self.world
+                .phase
+                .set(self.world.phase.get().raised_to(phase));
             self.world.observe(|observer| observer.phase_changed(phase));
         }
         for action in actions {
@@ -278,7 +284,9 @@ impl Handler<QuotaReached> for CoordinatorActor {
         let (world, addr) = (Rc::clone(&self.world), ctx.address());
         let watch = async move {
             world.registry.emptied().await;
-            addr.do_send(BeginDrain { reason: "the job's deliveries are done".to_owned() });
+            addr.do_send(BeginDrain {
+                reason: "the job's deliveries are done".to_owned(),
+            });
         };
         ctx.spawn(watch.into_actor(self));
     }

@@ -14,7 +14,7 @@ use crate::model::Phase;
 
 /// What happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DrainEvent {
+pub(crate) enum DrainEvent {
     /// A signal, a command, the end of a job.
     DrainAsked,
     /// A second signal, or a command.
@@ -29,7 +29,7 @@ pub enum DrainEvent {
 
 /// What the coordinator does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DrainAction {
+pub(crate) enum DrainAction {
     /// Close the gates, cancel the subscriptions, give unstarted deliveries back.
     StopAdmitting,
     /// Arm the drain timeout.
@@ -48,23 +48,23 @@ pub enum DrainAction {
 
 /// The drain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Drain {
+pub(crate) struct Drain {
     phase: Phase,
 }
 
 impl Drain {
     /// Goes on from a phase.
-    pub fn at(phase: Phase) -> Self {
+    pub(crate) fn at(phase: Phase) -> Self {
         Self { phase }
     }
 
     /// Gives the phase.
-    pub fn phase(&self) -> Phase {
+    pub(crate) fn phase(&self) -> Phase {
         self.phase
     }
 
     /// Applies an event; one that comes too late changes nothing.
-    pub fn apply(&mut self, event: DrainEvent) -> &'static [DrainAction] {
+    pub(crate) fn apply(&mut self, event: DrainEvent) -> &'static [DrainAction] {
         use DrainAction as A;
         use DrainEvent as E;
         let (phase, actions): (Phase, &'static [A]) = match (self.phase, event) {
@@ -73,11 +73,17 @@ impl Drain {
             }
             (Phase::Running, E::ForceAsked) => (
                 Phase::Forcing,
-                &[A::StopAdmitting, A::NameStragglers, A::Force, A::ArmForceTimeout],
+                &[
+                    A::StopAdmitting,
+                    A::NameStragglers,
+                    A::Force,
+                    A::ArmForceTimeout,
+                ],
             ),
-            (Phase::Draining, E::ForceAsked | E::DrainOverdue) => {
-                (Phase::Forcing, &[A::NameStragglers, A::Force, A::ArmForceTimeout])
-            }
+            (Phase::Draining, E::ForceAsked | E::DrainOverdue) => (
+                Phase::Forcing,
+                &[A::NameStragglers, A::Force, A::ArmForceTimeout],
+            ),
             (Phase::Draining | Phase::Forcing, E::Emptied) | (Phase::Forcing, E::ForceOverdue) => {
                 (Phase::Stopped, &[A::CloseSources, A::Report])
             }
@@ -100,17 +106,31 @@ mod tests {
     use super::DrainEvent as E;
     use super::*;
 
-    const EVENTS: [E; 5] =
-        [E::DrainAsked, E::ForceAsked, E::DrainOverdue, E::Emptied, E::ForceOverdue];
+    const EVENTS: [E; 5] = [
+        E::DrainAsked,
+        E::ForceAsked,
+        E::DrainOverdue,
+        E::Emptied,
+        E::ForceOverdue,
+    ];
 
     fn walk(drain: Drain, done: Vec<A>, depth: usize) {
-        for action in [A::StopAdmitting, A::Force, A::NameStragglers, A::CloseSources, A::Report] {
+        for action in [
+            A::StopAdmitting,
+            A::Force,
+            A::NameStragglers,
+            A::CloseSources,
+            A::Report,
+        ] {
             let times = done.iter().filter(|a| **a == action).count();
             assert!(times <= 1, "{action:?} happens once, also when asked again");
         }
         let stopped = done.iter().position(|a| *a == A::StopAdmitting);
         let forced = done.iter().position(|a| *a == A::Force);
-        assert!(forced.is_none() || stopped < forced, "admitting stops before anything is forced");
+        assert!(
+            forced.is_none() || stopped < forced,
+            "admitting stops before anything is forced"
+        );
         assert_eq!(drain.phase() == Phase::Stopped, done.contains(&A::Report));
         if depth == 0 {
             return;
@@ -132,7 +152,10 @@ mod tests {
     #[test]
     fn a_clean_drain_forces_nothing() {
         let mut drain = Drain::at(Phase::Running);
-        assert_eq!(drain.apply(E::DrainAsked), [A::StopAdmitting, A::ArmDrainTimeout]);
+        assert_eq!(
+            drain.apply(E::DrainAsked),
+            [A::StopAdmitting, A::ArmDrainTimeout]
+        );
         assert_eq!(drain.apply(E::Emptied), [A::CloseSources, A::Report]);
         assert_eq!(drain.phase(), Phase::Stopped);
     }

@@ -6,5 +6,4 @@ mod core;
 mod report;
 
 pub(crate) use actor::{BeginDrain, CoordinatorActor, DrainNotes, Force, QuotaReached};
-pub use core::{Drain, DrainAction, DrainEvent};
 pub use report::{DrainReport, Straggler};
