@@ -39,33 +39,27 @@ fn readme_and_the_binary_agree_on_exit_codes() {
     );
     assert!(
         !binary.is_empty(),
-        "src/cli/exit.rs has no `TABLE` of (code, \"meaning\")"
+        "src/cli/exit.rs has no codes of the form `Self::Name => 0,`"
     );
     assert_eq!(
         readme, binary,
-        "the exit codes of README.md (left) and of ExitCode::TABLE in src/cli/exit.rs (right)"
+        "the exit codes of README.md (left) and of src/cli/exit.rs (right)"
     );
 }
 
 #[test]
 fn readme_names_every_example() {
     let readme = tree::read("README.md");
+    let is_named = |path: &str| readme.text.contains(&format!("| `{path}` |"));
+    let folders = ["examples/", "actors/examples/"];
     let mut violations = Vec::new();
     for file in tree::rust_files() {
-        let is_example = file
-            .path
-            .strip_prefix("examples/")
-            .is_some_and(|name| !name.contains('/'));
-        if is_example
-            && !readme
-                .text
-                .lines()
-                .any(|line| line.contains(&format!("`{}`", file.path)))
-        {
-            let rule = format!(
-                "README.md has no line about it: add `{}` to its list of examples",
-                file.path
-            );
+        let name = folders
+            .iter()
+            .find_map(|folder| file.path.strip_prefix(folder));
+        let is_example = name.is_some_and(|name| !name.contains('/'));
+        if is_example && !is_named(&file.path) {
+            let rule = format!("README.md lacks a row | `{}` | … |", file.path);
             violations.push(Violation::new(&file.path, 1, rule));
         }
     }
@@ -274,36 +268,40 @@ fn cells(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// The pairs of `TABLE: &[(u8, &str)]`, read from the source as text; codes are plain numbers and
-/// no meaning has a quote in it.
+/// The codes and meanings of `Exit`, read from the source as text: its functions `code` and
+/// `meaning` match on `Self::Name` and give a number and a text.
 fn exit_codes_of_binary(text: &str) -> Vec<(u8, String)> {
-    let table = text.split_once("TABLE: &[(u8, &str)]");
-    let table = table.and_then(|(_, rest)| rest.split_once("];"));
-    let parts: Vec<&str> = table.map_or("", |(table, _)| table).split('"').collect();
-    let (pairs, _) = parts.as_chunks::<2>();
-    let code = |before: &str| {
-        before
-            .rsplit_once('(')?
-            .1
-            .trim_end_matches([',', ' ', '\n'])
-            .trim()
-            .parse()
-            .ok()
+    let arms: Vec<(&str, &str)> = text
+        .split("Self::")
+        .filter_map(|arm| arm.split_once("=>"))
+        .map(|(name, value)| (name.trim(), value.trim_start_matches([' ', '\n', '{'])))
+        .collect();
+    let meaning = |name: &str| {
+        let mut texts = arms.iter().filter(|(other, _)| *other == name);
+        texts.find_map(|(_, value)| Some(value.strip_prefix('"')?.split_once('"')?.0.to_owned()))
     };
-    pairs
-        .iter()
-        .filter_map(|[before, meaning]| Some((code(before)?, (*meaning).to_owned())))
+    let code = |value: &str| value.split_once(',')?.0.parse().ok();
+    arms.iter()
+        .filter_map(|(name, value)| Some((code(value)?, meaning(name).unwrap_or_default())))
         .collect()
 }
 
 #[test]
-fn exit_codes_are_read_from_both_tables() {
-    let readme =
-        "x\n\n| code | meaning |\n|---|---|\n| 0 | fine |\n| other | its own |\n\n| 3 | no |\n";
-    let binary = "pub const TABLE: &[(u8, &str)] = &[\n    (0, \"fine\"),\n    (\n        13,\n        \"bad (very)\",\n    ),\n];";
+fn exit_codes_are_read_from_the_table_and_from_the_source() {
+    let readme = "| code | meaning |\n|---|---|\n| 0 | fine |\n| other | its own |\n\n| 3 | no |\n";
     assert_eq!(exit_codes_of_readme(readme), [(0, "fine".to_owned())]);
+    let source = "
+        match self { Self::Fine => 0, Self::Bad => 13, Self::Halted(code) => code, }
+        match self {
+            Self::Fine => \"fine\",
+            Self::Bad => {
+                \"bad (very), see there\"
+            }
+            Self::Halted(_) => \"its own\",
+        }";
+    let expected = [(0, "fine"), (13, "bad (very), see there")];
     assert_eq!(
-        exit_codes_of_binary(binary),
-        [(0, "fine".to_owned()), (13, "bad (very)".to_owned())]
+        exit_codes_of_binary(source),
+        expected.map(|(code, text)| (code, text.to_owned()))
     );
 }

@@ -122,6 +122,23 @@ pub(crate) fn test_lines(code: &str) -> Vec<bool> {
     marked
 }
 
+/// The modules with files of their own that this file declares under `#[cfg(test)]`, as paths
+/// without `.rs`.
+pub(crate) fn test_modules(path: &str, text: &str) -> Vec<String> {
+    let stem = path.trim_end_matches(".rs");
+    let folder = ["/mod", "/lib", "/main"]
+        .iter()
+        .find_map(|name| stem.strip_suffix(name))
+        .unwrap_or(stem);
+    let code = code_only(text);
+    let in_test = test_lines(&code);
+    let test_code = code.lines().zip(in_test).filter(|(_, in_test)| *in_test);
+    test_code
+        .filter_map(|(line, _)| line.trim().strip_suffix(';')?.rsplit_once("mod "))
+        .map(|(_, name)| format!("{folder}/{name}"))
+        .collect()
+}
+
 /// The end of the item whose attributes begin before `from`: its closing brace, or its semicolon.
 fn end_of_item(code: &str, from: usize) -> usize {
     let (mut braces, mut brackets) = (0_usize, 0_isize);
@@ -244,4 +261,15 @@ fn test_code_ends_with_its_item() {
         .map(|(line, _)| line)
         .collect();
     assert_eq!(lines, [2, 3, 4, 5, 7, 8]);
+}
+
+#[test]
+fn a_test_module_can_have_a_file_of_its_own() {
+    let text = "mod core;\n#[cfg(test)]\nmod properties;\n#[cfg(test)]\npub(crate) mod script;\n";
+    let check = |path: &str, expected: [&str; 2]| assert_eq!(test_modules(path, text), expected);
+    check(
+        "actors/src/a/mod.rs",
+        ["actors/src/a/properties", "actors/src/a/script"],
+    );
+    check("src/app.rs", ["src/app/properties", "src/app/script"]);
 }

@@ -3,14 +3,29 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::rust_source::test_modules;
+
 /// A text file of the project; `path` is relative to its root, with `/`.
 #[derive(Debug)]
 pub(crate) struct TextFile {
     pub(crate) path: String,
     pub(crate) text: String,
+    /// Whether all of it is test code: an integration test, or a module declared under
+    /// `#[cfg(test)]`.
+    pub(crate) is_test: bool,
 }
 
 impl TextFile {
+    pub(crate) fn new(path: impl Into<String>, text: impl Into<String>) -> Self {
+        let path = path.into();
+        let is_test = path.starts_with("tests/") || path.contains("/tests/");
+        Self {
+            path,
+            text: text.into(),
+            is_test,
+        }
+    }
+
     pub(crate) fn is_rust(&self) -> bool {
         self.path.ends_with(".rs")
     }
@@ -40,17 +55,28 @@ pub(crate) fn files() -> Vec<TextFile> {
 }
 
 pub(crate) fn rust_files() -> Vec<TextFile> {
-    files().into_iter().filter(TextFile::is_rust).collect()
+    let mut files = files();
+    files.retain(TextFile::is_rust);
+    let modules: Vec<String> = files
+        .iter()
+        .flat_map(|file| test_modules(&file.path, &file.text))
+        .collect();
+    for file in &mut files {
+        let stem = file.path.trim_end_matches(".rs");
+        let is_below = |module: &String| {
+            stem.strip_prefix(module.as_str())
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        file.is_test |= modules.iter().any(is_below);
+    }
+    files
 }
 
 /// One file that has to exist.
 pub(crate) fn read(path: &str) -> TextFile {
     let text = fs::read_to_string(root().join(path))
         .unwrap_or_else(|error| panic!("{path} has to exist: {error}"));
-    TextFile {
-        path: path.to_owned(),
-        text,
-    }
+    TextFile::new(path, text)
 }
 
 fn root() -> PathBuf {
@@ -74,10 +100,10 @@ fn collect(folder: &Path, found: &mut Vec<TextFile>) {
             && let Ok(text) = fs::read_to_string(&path)
         {
             let relative = path.strip_prefix(root()).expect("found below the root");
-            found.push(TextFile {
-                path: relative.to_string_lossy().replace('\\', "/"),
+            found.push(TextFile::new(
+                relative.to_string_lossy().replace('\\', "/"),
                 text,
-            });
+            ));
         }
     }
 }
