@@ -1,1 +1,5 @@
 //! acquit
+
+pub mod cli;
+pub mod config;
+pub mod telemetry;
