@@ -8,6 +8,9 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use super::Exit;
 use crate::telemetry::{LogFormat, LogLevel};
 
+/// Where the help shows what every command takes.
+const HEADING: &str = "Options of every command";
+
 /// Runs consumers: every delivery settled once, and the truth.
 #[derive(Debug, Clone, Parser)]
 #[command(
@@ -26,21 +29,35 @@ pub struct Args {
         short = 'c',
         global = true,
         env = "ACQUIT_CONFIG",
+        hide_env_values = true,
+        help_heading = HEADING,
         value_name = "FILE",
         default_value = "config.toml"
     )]
     pub config: PathBuf,
 
-    /// How log lines are written; wins over log.format
-    #[arg(long, global = true, value_name = "FORMAT")]
+    /// How log lines are written, text or json; wins over log.format
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        hide_possible_values = true,
+        help_heading = HEADING
+    )]
     pub log_format: Option<LogFormat>,
 
-    /// The least important lines that are logged; wins over log.level
-    #[arg(long, global = true, value_name = "LEVEL")]
+    /// Log this and worse: off, error, warn, info, debug or trace; wins over log.level
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        hide_possible_values = true,
+        help_heading = HEADING
+    )]
     pub log_level: Option<LogLevel>,
 
     /// Write results as JSON
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = HEADING)]
     pub json: bool,
 
     /// What to do; nothing: run

@@ -135,3 +135,103 @@ fn to_json(path: &Path, checked: &Result<Plan, ConfigError>) -> serde_json::Valu
         "consumers": consumers,
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Checked {
+        exit: Exit,
+        out: String,
+        err: String,
+    }
+
+    /// Checks a text as a file, with the shipped feed's file beside it.
+    fn run(text: &str, json: bool) -> Checked {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        std::fs::create_dir(folder.path().join("examples")).expect("made");
+        std::fs::write(folder.path().join("examples/tasks.jsonl"), "").expect("written");
+        let path = folder.path().join("config.toml");
+        std::fs::write(&path, text).expect("written");
+        let (mut out, mut err) = (Vec::new(), Vec::new());
+        let exit = check(&path, json, &mut out, &mut err).expect("written");
+        let folder = folder.path().to_str().expect("UTF-8");
+        let show = |bytes: Vec<u8>| {
+            let text = String::from_utf8(bytes).expect("UTF-8");
+            text.replace(folder, "DIR")
+        };
+        Checked {
+            exit,
+            out: show(out),
+            err: show(err),
+        }
+    }
+
+    #[test]
+    fn the_shipped_configuration_is_valid_and_summed_up() {
+        let checked = run(Plan::default_config(), false);
+        assert_eq!(
+            checked.out,
+            "configuration is valid: DIR/config.toml
+  broker    embedded, in DIR/data
+  limits    64 permits, 256.0 MiB in flight, drain within 22s
+  feed      DIR/examples/tasks.jsonl into words
+  consumer  words reads words (4 partitions, 16 permits), runs wc -w, results to words.results
+"
+        );
+        let line = Plan::default_config()
+            .lines()
+            .position(|line| line.starts_with("handler-timeout"))
+            .expect("shipped")
+            + 1;
+        assert_eq!(
+            checked.err,
+            format!(
+                "DIR/config.toml:{line}:1: note: consumer[0].handler-timeout: 30s is longer than \
+                 shutdown.drain-timeout (22s): on a drain, a handler that needs longer than that \
+                 is stopped, and its message runs again\n"
+            )
+        );
+        assert_eq!(checked.exit, Exit::Clean);
+    }
+
+    #[test]
+    fn a_wrong_one_ends_with_the_code_of_configuration() {
+        let checked = run("[limiter]\npermit = 1\n", false);
+        assert_eq!(checked.exit, Exit::Usage);
+        assert_eq!(checked.out, "");
+        assert_eq!(
+            checked.err,
+            "DIR/config.toml:2:1: error: limiter.permit: unknown key; did you mean `permits`?
+DIR/config.toml: warning: consumer: there is no [[consumer]]: nothing is consumed
+1 error
+"
+        );
+    }
+
+    #[test]
+    fn machines_get_one_object_either_way() {
+        let checked = run(Plan::default_config(), true);
+        let value: serde_json::Value = serde_json::from_str(&checked.out).expect("JSON");
+        assert_eq!(
+            (&value["valid"], &value["errors"]),
+            (&true.into(), &0.into())
+        );
+        assert_eq!(value["consumers"][0]["partitions"], 4);
+
+        let checked = run("[limiter]\npermit = 1\n", true);
+        let value: serde_json::Value = serde_json::from_str(&checked.out).expect("JSON");
+        assert_eq!(
+            (&value["valid"], &value["errors"]),
+            (&false.into(), &1.into())
+        );
+        let problem = &value["problems"][0];
+        assert_eq!(
+            (&problem["line"], &problem["column"]),
+            (&2.into(), &1.into())
+        );
+        assert_eq!(problem["key"], "limiter.permit");
+        assert_eq!(problem["nearest"], "permits");
+        assert_eq!((checked.err.as_str(), checked.exit), ("", Exit::Usage));
+    }
+}

@@ -595,7 +595,7 @@ impl Raw {
         raw.ledger.read(root.section("ledger"));
         raw.control.read(root.section("control"));
         raw.log.read(root.section("log"));
-        root.sections("feed", |section| raw.feed.extend(RawFeed::read(section)));
+        root.sections("feed", |section| raw.feed.push(RawFeed::read(section)));
         root.sections("consumer", |section| {
             raw.consumer.push(RawConsumer::read(section));
         });
@@ -675,12 +675,12 @@ impl RawLog {
 }
 
 impl RawFeed {
-    fn read(section: &mut Section<'_, '_>) -> Option<Self> {
-        let (queue, file) = (section.require("queue"), section.require("file"));
-        Some(Self {
-            queue: queue?,
-            file: file?,
-        })
+    /// A feed without its required keys is read too, as a consumer is.
+    fn read(section: &mut Section<'_, '_>) -> Self {
+        Self {
+            queue: section.require("queue").unwrap_or_else(|| "".into()),
+            file: section.require("file").unwrap_or_default(),
+        }
     }
 }
 

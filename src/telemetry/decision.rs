@@ -132,3 +132,165 @@ fn cut(text: &str, max: usize) -> Cow<'_, str> {
         Cow::Owned(escape_cut(text, max))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::fmt;
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    use acquit_actors::model::{
+        Attempt, Delivery, DeliveryId, Generation, Outcome, PartitionId, QueueName, RejectReason,
+    };
+    use acquit_actors::settlement::LostCause;
+    use tracing::field::{Field, Visit};
+    use tracing_subscriber::Layer;
+    use tracing_subscriber::layer::{Context, SubscriberExt};
+
+    use super::*;
+
+    type Line = BTreeMap<&'static str, String>;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<Line>>>);
+
+    impl<S: tracing::Subscriber> Layer<S> for Lines {
+        fn on_event(&self, event: &tracing::Event<'_>, _: Context<'_, S>) {
+            struct Fields(Line);
+            impl Visit for Fields {
+                fn record_str(&mut self, field: &Field, value: &str) {
+                    self.0.insert(field.name(), value.to_owned());
+                }
+                fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+                    self.0.insert(field.name(), format!("{value:?}"));
+                }
+            }
+            let mut fields = Fields(Line::new());
+            fields
+                .0
+                .insert("target", event.metadata().target().to_owned());
+            event.record(&mut fields);
+            let mut lines = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.push(fields.0);
+        }
+    }
+
+    fn lines_of(observe: impl FnOnce(&LogObserver)) -> Vec<Line> {
+        let lines = Lines::default();
+        let subscriber = tracing_subscriber::registry().with(lines.clone());
+        tracing::subscriber::with_default(subscriber, || observe(&LogObserver));
+        let lines = lines.0.lock().unwrap_or_else(PoisonError::into_inner);
+        lines.clone()
+    }
+
+    fn ended(end: Final) -> DeliveryEnded {
+        let queue = QueueName::new("q");
+        let body = "the secret body".into();
+        let mut delivery = Delivery::new(queue, PartitionId(3), Generation(1), body);
+        delivery.id = Some("m-1\nforged".into());
+        delivery.attempt = Attempt::new(2);
+        let mut ended = DeliveryEnded::new(DeliveryId(7), "words".into(), Arc::new(delivery), end);
+        ended.lived = Duration::from_micros(1500);
+        ended
+    }
+
+    fn check(ended: &DeliveryEnded, expected: &[(&'static str, &str)]) {
+        let lines = lines_of(|observer| observer.delivery_ended(ended));
+        assert_eq!(lines.len(), 1, "exactly one line");
+        let always = [
+            ("target", DECISION_TARGET),
+            ("message", "delivery ended"),
+            ("consumer", "words"),
+            ("partition", "3"),
+            ("delivery", "7"),
+            ("message_id", "m-1\\nforged"),
+            ("attempt", "2"),
+            ("lived_ms", "1.5"),
+        ];
+        let expected: Line = always
+            .iter()
+            .chain(expected)
+            .map(|(name, value)| (*name, (*value).to_owned()))
+            .collect();
+        assert_eq!(lines[0], expected);
+    }
+
+    #[test]
+    fn one_line_says_all_and_never_the_payload() {
+        let mut done = ended(Final::Settled {
+            disposition: Disposition::Ack,
+            overrun: false,
+        });
+        done.outcome = Some(Outcome::Completed);
+        done.receipt = Some(Receipt::Confirmed);
+        done.waited = Some(Duration::from_millis(1));
+        done.ran = Some(Duration::from_micros(250));
+        let expected = [
+            ("outcome", "completed"),
+            ("disposition", "ack"),
+            ("receipt", "confirmed"),
+            ("waited_ms", "1.0"),
+            ("ran_ms", "0.25"),
+        ];
+        check(&done, &expected);
+
+        let mut rejected = ended(Final::Settled {
+            disposition: Disposition::Reject {
+                reason: RejectReason::Exhausted,
+            },
+            overrun: true,
+        });
+        rejected.outcome = Some(Outcome::TimedOut);
+        rejected.error = Some("a\r\nb\x1b[2J".to_owned());
+        let expected = [
+            ("outcome", "timed-out"),
+            ("disposition", "reject"),
+            ("reason", "exhausted"),
+            ("overrun", "true"),
+            ("error", "a\\r\\nb\\u{1b}[2J"),
+        ];
+        check(&rejected, &expected);
+
+        let retried = ended(Final::Settled {
+            disposition: Disposition::Requeue {
+                after: Duration::from_secs(2),
+            },
+            overrun: false,
+        });
+        check(
+            &retried,
+            &[("disposition", "requeue"), ("after_ms", "2000.0")],
+        );
+
+        let lost = ended(Final::Lost {
+            cause: LostCause::Lease,
+            overrun: false,
+        });
+        check(&lost, &[("lost", "lease")]);
+    }
+
+    #[test]
+    fn a_long_error_is_cut() {
+        let mut failed = ended(Final::Lost {
+            cause: LostCause::Channel,
+            overrun: false,
+        });
+        failed.error = Some("x".repeat(100_000));
+        let lines = lines_of(|observer| observer.delivery_ended(&failed));
+        assert!(lines[0]["error"].len() <= ERROR_MAX);
+    }
+
+    #[test]
+    fn what_the_engine_says_is_a_line_too() {
+        let lines = lines_of(|observer| {
+            observer.phase_changed(Phase::Draining);
+            observer.actor_exited("consumer[p0]", "panicked: \x07", true);
+            observer.notice("the disk is full\n");
+        });
+        assert_eq!(lines[0]["phase"], "draining");
+        assert_eq!(lines[1]["reason"], "panicked: \\u{7}");
+        assert_eq!(lines[1]["restarted"], "true");
+        assert_eq!(lines[2]["message"], "the disk is full\\n");
+        assert!(lines.iter().all(|line| line["target"] == ENGINE_TARGET));
+    }
+}
