@@ -290,14 +290,14 @@ impl Check<'_> {
             let key = format!("feed[{number}].queue");
             if !raw.consumer.iter().any(|c| c.queue == feed.queue) {
                 let reason = format!("nobody consumes the queue \"{}\"", feed.queue);
-                self.add(Severity::Warning, &[key.clone()], reason);
+                self.add(Severity::Warning, std::slice::from_ref(&key), reason);
             }
             let is_same = |other: &super::raw::RawFeed| {
                 feed_name(&other.file, &other.queue) == feed_name(&feed.file, &feed.queue)
             };
             if raw.feed[..number].iter().any(is_same) {
                 let reason = "this file is fed into this queue already; remove one".to_owned();
-                let keys = [format!("feed[{number}].file"), key.clone()];
+                let keys = [format!("feed[{number}].file"), key];
                 self.add(Severity::Error, &keys, reason);
             }
         }
