@@ -77,8 +77,8 @@ pub struct BrokerPlan {
 pub enum Sync {
     /// After fsync.
     Always,
-    /// At once; an fsync follows this often.
-    Interval(Duration),
+    /// At once; an fsync follows within 50 ms.
+    Interval,
 }
 
 /// How much is in flight at once.
@@ -108,7 +108,7 @@ pub struct ShutdownPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SupervisionPlan {
-    /// At most this many restarts of one child …
+    /// At most this many restarts under one supervisor …
     pub intensity: u32,
     /// … in this time; one more and the supervisor gives up.
     pub period: Duration,
@@ -470,7 +470,7 @@ fn resolve(raw: Raw, path: &Path, base: &Base, remarks: Vec<Problem>, origins: O
             },
             sync: match raw.broker.sync {
                 SyncWord::Always => Sync::Always,
-                SyncWord::Interval => Sync::Interval(raw.broker.sync_interval.get()),
+                SyncWord::Interval => Sync::Interval,
             },
             lease: raw.broker.lease.get(),
         },

@@ -65,8 +65,6 @@ pub(super) struct RawBroker {
     pub url: BrokerUrl,
     /// `sync`
     pub sync: SyncWord,
-    /// `sync-interval`
-    pub sync_interval: Positive,
     /// `lease`
     pub lease: Positive,
 }
@@ -76,7 +74,6 @@ impl Default for RawBroker {
         Self {
             url: BrokerUrl::Embedded("./data".into()),
             sync: SyncWord::Always,
-            sync_interval: Positive::new(Duration::from_millis(50)),
             lease: Positive::new(Duration::from_secs(60)),
         }
     }
@@ -187,7 +184,7 @@ pub(super) struct RawSupervision {
 impl Default for RawSupervision {
     fn default() -> Self {
         Self {
-            intensity: Count::new(3),
+            intensity: Count::new(1),
             period: Positive::new(Duration::from_secs(5)),
             backoff_base: Positive::new(Duration::from_millis(100)),
             backoff_max: Positive::new(Duration::from_secs(10)),
@@ -616,7 +613,6 @@ impl RawBroker {
     fn read(&mut self, mut section: Section<'_, '_>) {
         section.read("url", &mut self.url);
         section.read("sync", &mut self.sync);
-        section.read("sync-interval", &mut self.sync_interval);
         section.read("lease", &mut self.lease);
         section.finish();
     }
