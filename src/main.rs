@@ -1,1 +1,3 @@
+//! The binary. What it does is in the library.
+
 fn main() {}

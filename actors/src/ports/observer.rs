@@ -56,6 +56,30 @@ pub struct DeliveryEnded {
     pub lived: Duration,
 }
 
+impl DeliveryEnded {
+    /// Makes the report of a delivery that ended without anything else to say: for tests of
+    /// observers.
+    pub fn new(
+        number: DeliveryId,
+        consumer: ConsumerName,
+        delivery: Arc<Delivery>,
+        end: Final,
+    ) -> Self {
+        Self {
+            number,
+            consumer,
+            delivery,
+            outcome: None,
+            error: None,
+            end,
+            receipt: None,
+            waited: None,
+            ran: None,
+            lived: Duration::ZERO,
+        }
+    }
+}
+
 /// Hears nothing.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoObserver;

@@ -1,0 +1,303 @@
+//! What can be said on the command line.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+
+use super::Exit;
+use crate::telemetry::{LogFormat, LogLevel};
+
+/// Where the help shows what every command takes.
+const HEADING: &str = "Options of every command";
+
+/// Runs consumers: every delivery settled once, and the truth.
+#[derive(Debug, Clone, Parser)]
+#[command(
+    name = "acquit",
+    version,
+    about,
+    long_about = "Runs the consumers of a configuration: takes each message from its queue, runs \
+                  its handler, and tells the broker once what became of it. Without a command: run.",
+    after_long_help = Exit::table(),
+    max_term_width = 100
+)]
+pub struct Args {
+    /// The configuration
+    #[arg(
+        long,
+        short = 'c',
+        global = true,
+        env = "ACQUIT_CONFIG",
+        hide_env_values = true,
+        help_heading = HEADING,
+        value_name = "FILE",
+        default_value = "config.toml"
+    )]
+    pub config: PathBuf,
+
+    /// How log lines are written, text or json; wins over log.format
+    #[arg(
+        long,
+        global = true,
+        value_name = "FORMAT",
+        hide_possible_values = true,
+        help_heading = HEADING
+    )]
+    pub log_format: Option<LogFormat>,
+
+    /// Log this and worse: off, error, warn, info, debug or trace; wins over log.level
+    #[arg(
+        long,
+        global = true,
+        value_name = "LEVEL",
+        hide_possible_values = true,
+        help_heading = HEADING
+    )]
+    pub log_level: Option<LogLevel>,
+
+    /// Write results as JSON
+    #[arg(long, global = true, help_heading = HEADING)]
+    pub json: bool,
+
+    /// What to do; nothing: run
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+impl Args {
+    /// Gives what to do.
+    pub fn action(&self) -> Command {
+        self.command
+            .clone()
+            .unwrap_or_else(|| Command::Run(RunArgs::default()))
+    }
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+#[non_exhaustive]
+pub enum Command {
+    /// Run the consumers until TERM or INT, which drains (the default)
+    Run(RunArgs),
+    /// Say what is wrong with the configuration, and start nothing
+    Check,
+    /// Publish a message
+    Publish(PublishArgs),
+    /// Show messages of a queue as JSON lines, or take them out of it
+    Get(GetArgs),
+    /// Show what the running process does
+    Status,
+    /// Stop the running process: finish what runs, start nothing new
+    Drain(DrainArgs),
+    /// Stop taking messages for a consumer
+    Pause(ConsumerArgs),
+    /// Take messages for a paused consumer again
+    Resume(ConsumerArgs),
+    /// Change how many deliveries of a consumer are in flight at once
+    Scale(ScaleArgs),
+    /// Show each delivery in flight
+    Inflight,
+    /// Stop a delivery in flight for good: it is rejected
+    Cancel(CancelArgs),
+    /// Measure how fast a part is on this machine
+    Bench(BenchArgs),
+}
+
+/// Arguments of `run`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
+pub struct RunArgs {
+    /// End, with 0, when all feeds are read, all queues are empty and nothing is in flight
+    #[arg(long)]
+    pub until_idle: bool,
+
+    /// End, with 0, after this many deliveries
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub max_deliveries: Option<u64>,
+}
+
+/// Arguments of `publish`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct PublishArgs {
+    /// The queue it goes to
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub queue: String,
+
+    /// Take the body from a file; "-", or neither this nor --body: from standard input
+    #[arg(long, short = 'f', value_name = "FILE", conflicts_with = "body")]
+    pub file: Option<PathBuf>,
+
+    /// The body
+    #[arg(long, short = 'b', value_name = "TEXT", allow_hyphen_values = true)]
+    pub body: Option<String>,
+
+    /// The key that chooses the partition; without one they take turns
+    #[arg(long, value_name = "KEY")]
+    pub key: Option<String>,
+
+    /// The message's id; without one it gets one
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+
+    /// A header; may be given more than once
+    #[arg(long = "header", short = 'H', value_name = "NAME=VALUE")]
+    pub headers: Vec<HeaderArg>,
+}
+
+/// A header given as `NAME=VALUE`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HeaderArg {
+    /// Its name.
+    pub name: String,
+    /// Its value.
+    pub value: String,
+}
+
+impl FromStr for HeaderArg {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.split_once('=') {
+            Some((name, value)) if !name.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                value: value.to_owned(),
+            }),
+            _ => Err("expected a header such as source=shop"),
+        }
+    }
+}
+
+/// Arguments of `get`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct GetArgs {
+    /// The queue
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub queue: String,
+
+    /// Take the messages out of the queue; otherwise they stay in it
+    #[arg(long)]
+    pub take: bool,
+
+    /// Show at most this many
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+
+    /// Show the queue's dead list instead
+    #[arg(long)]
+    pub dead: bool,
+}
+
+/// Arguments of `drain`.
+#[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
+pub struct DrainArgs {
+    /// Wait until the process has ended, and show its report
+    #[arg(long)]
+    pub wait: bool,
+}
+
+/// Arguments of `pause` and `resume`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct ConsumerArgs {
+    /// The consumer's name
+    pub consumer: String,
+}
+
+/// Arguments of `scale`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct ScaleArgs {
+    /// The consumer's name
+    pub consumer: String,
+
+    /// How many deliveries in flight at once
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub permits: u32,
+}
+
+/// Arguments of `cancel`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct CancelArgs {
+    /// The delivery's number, as `inflight` shows it
+    pub id: u64,
+}
+
+/// Arguments of `bench`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct BenchArgs {
+    /// What to measure
+    pub name: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Args, clap::Error> {
+        Args::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn nothing_means_run_with_the_file_here() {
+        let args = parse("acquit").expect("valid");
+        assert_eq!(args.action(), Command::Run(RunArgs::default()));
+        assert!(!args.json);
+    }
+
+    #[test]
+    fn global_options_stand_before_or_after_the_command() {
+        for line in [
+            "acquit --config a.toml --json --log-format json status",
+            "acquit status -c a.toml --json --log-format json",
+        ] {
+            let args = parse(line).expect(line);
+            assert_eq!(args.config, PathBuf::from("a.toml"));
+            assert_eq!(args.log_format, Some(LogFormat::Json));
+            assert_eq!((args.action(), args.json), (Command::Status, true));
+        }
+    }
+
+    #[test]
+    fn a_publish_takes_headers_and_one_body() {
+        let args = parse("acquit publish words --body -x- --key k --header a=1 --header b==");
+        let Ok(Command::Publish(publish)) = args.map(|args| args.action()) else {
+            panic!("no publish");
+        };
+        assert_eq!(publish.body.as_deref(), Some("-x-"));
+        let headers: Vec<_> = publish
+            .headers
+            .iter()
+            .map(|h| (&*h.name, &*h.value))
+            .collect();
+        assert_eq!(headers, [("a", "1"), ("b", "=")]);
+    }
+
+    #[test]
+    fn usage_errors_end_with_the_code_of_usage() {
+        for line in [
+            "acquit nonsense",
+            "acquit publish",
+            "acquit publish q --body a --file b",
+            "acquit publish q --header novalue",
+            "acquit scale words 0",
+            "acquit run --max-deliveries 0",
+            "acquit cancel abc",
+        ] {
+            let error = parse(line).expect_err(line);
+            assert_eq!(error.exit_code(), i32::from(Exit::Usage.code()), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_long_help_tells_every_exit_code() {
+        let help = Args::command().render_long_help().to_string();
+        assert!(
+            help.contains(&Exit::table().trim_end().to_owned()),
+            "{help}"
+        );
+    }
+}
