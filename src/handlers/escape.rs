@@ -21,8 +21,9 @@ pub fn escape_line(bytes: &[u8], max: usize) -> String {
     line
 }
 
-/// The same, of the end of a text whose beginning may be missing: the last `max` bytes are kept.
-pub(crate) fn escape_tail(bytes: &[u8], max: usize) -> String {
+/// The same, of the end of a text, marked where its beginning is missing: because it `is_cut`
+/// already, or because only `max` bytes are kept.
+pub(crate) fn escape_tail(bytes: &[u8], is_cut: bool, max: usize) -> String {
     // Escaping makes text longer, never shorter: what does not fit is looked for from the end.
     let mut from = bytes.len().saturating_sub(max);
     loop {
@@ -31,7 +32,7 @@ pub(crate) fn escape_tail(bytes: &[u8], max: usize) -> String {
         }
         let mut line = String::with_capacity((bytes.len() - from).min(max));
         if push_escaped(&mut line, &bytes[from..], max).is_ok() {
-            return if from == 0 {
+            return if from == 0 && !is_cut {
                 line
             } else {
                 format!("…{line}")
@@ -122,11 +123,12 @@ mod tests {
 
     #[test]
     fn a_tail_keeps_the_end_within_its_limit() {
-        assert_eq!(escape_tail(b"short", 8), "short");
-        assert_eq!(escape_tail(b"0123456789", 4), "…6789");
-        assert_eq!(escape_tail("xäää".as_bytes(), 5), "…ää");
+        assert_eq!(escape_tail(b"short", false, 8), "short");
+        assert_eq!(escape_tail(b"short", true, 8), "…short");
+        assert_eq!(escape_tail(b"0123456789", false, 4), "…6789");
+        assert_eq!(escape_tail("xäää".as_bytes(), false, 5), "…ää");
         let noisy = [0x1b_u8; 4096];
-        let tail = escape_tail(&noisy, 100);
+        let tail = escape_tail(&noisy, false, 100);
         assert!(tail.len() <= 100 + '…'.len_utf8() && tail.ends_with("\\u{1b}"));
     }
 }

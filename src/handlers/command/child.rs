@@ -143,7 +143,7 @@ fn process_descriptor(pid: Pid) -> io::Result<AsyncFd<OwnedFd>> {
     use rustix::process::{PidfdFlags, pidfd_open};
     use tokio::io::Interest;
 
-    use super::super::pipes::registered;
+    use super::pipes::registered;
 
     registered(pidfd_open(pid, PidfdFlags::empty())?, Interest::READABLE)
 }
@@ -159,8 +159,20 @@ mod tests {
 
     use super::*;
 
-    #[tokio::test]
-    async fn without_process_descriptors_the_end_is_seen_all_the_same() {
+    #[test]
+    fn without_process_descriptors_the_end_is_seen_all_the_same() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(ends_are_seen());
+    }
+
+    #[expect(
+        clippy::zombie_processes,
+        reason = "the test is that ours waits for it"
+    )]
+    async fn ends_are_seen() {
         for (program, expected) in [("true", 0), ("false", 1)] {
             let started = Command::new(program).spawn().expect("it starts");
             let pid = Pid::from_child(&started);

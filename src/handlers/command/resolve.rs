@@ -178,21 +178,21 @@ mod tests {
 
     #[test]
     fn a_missing_program_says_where_it_was_looked_for() {
-        let error = resolve("nope", Path::new("/"), "/usr/bin:relative:/bin").unwrap_err();
+        let error = resolve("nope", Path::new("/"), "/usr/bin:relative:/bin").expect_err("refused");
         let text = error.to_string();
         assert!(
             text.contains("\"nope\"") && text.contains("/usr/bin:"),
             "{text}"
         );
         let text = resolve("./nope", Path::new("/srv"), "")
-            .unwrap_err()
+            .expect_err("refused")
             .to_string();
         assert!(text.contains("/srv/./nope"), "{text}");
     }
 
     #[test]
     fn a_directory_is_not_a_program() {
-        let error = resolve("/tmp", Path::new("/"), "").unwrap_err();
+        let error = resolve("/tmp", Path::new("/"), "").expect_err("refused");
         assert!(
             matches!(error, HandlerError::NotExecutable { .. }),
             "{error}"

@@ -22,6 +22,7 @@ const ID_MAX: usize = 128;
 pub(super) struct Stderr {
     tail: Vec<u8>,
     tail_max: usize,
+    bytes: u64,
     lines: Option<Lines>,
 }
 
@@ -31,12 +32,14 @@ impl Stderr {
         Self {
             tail: Vec::new(),
             tail_max,
+            bytes: 0,
             lines: is_logged.then(|| Lines::new(delivery.clone())),
         }
     }
 
     /// Takes what was read.
     pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes += bytes.len() as u64;
         self.tail
             .extend_from_slice(&bytes[bytes.len().saturating_sub(self.tail_max)..]);
         // Moved only once it is twice as long, so that many short reads stay cheap.
@@ -53,7 +56,9 @@ impl Stderr {
         if let Some(lines) = &mut self.lines {
             lines.finish();
         }
-        escape_tail(self.tail.trim_ascii_end(), self.tail_max)
+        let tail = &self.tail[self.tail.len().saturating_sub(self.tail_max)..];
+        let is_cut = self.bytes > tail.len() as u64;
+        escape_tail(tail.trim_ascii_end(), is_cut, self.tail_max)
     }
 }
 
