@@ -1,6 +1,14 @@
-//! acquit: a supervised runtime for people who consume messages. Every delivery is settled once,
-//! and the truth is told.
+//! `acquit`: a supervised runtime for people who consume messages. Every delivery a broker hands
+//! over becomes an actor that owns its settlement: whatever happens to the work, the broker is told
+//! exactly once, and the truth.
+//!
+//! The engine itself is the crate [`acquit_actors`], re-exported here; this crate adds transports,
+//! handlers, configuration and the binary.
 
 pub mod cli;
 pub mod config;
+pub mod handlers;
 pub mod telemetry;
+
+#[doc(inline)]
+pub use acquit_actors::*;
