@@ -7,8 +7,10 @@
 
 pub mod cli;
 pub mod config;
+pub mod control;
 pub mod handlers;
 pub mod telemetry;
+pub mod transport;
 
 #[doc(inline)]
 pub use acquit_actors::*;

@@ -1,0 +1,4 @@
+//! The adapters for brokers: each implements the transport ports and keeps its client or store to
+//! itself.
+
+pub mod embedded;
