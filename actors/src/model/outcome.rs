@@ -112,6 +112,8 @@ impl fmt::Display for RejectReason {
 pub enum Publication {
     /// The result, to the reply queue.
     Reply,
+    /// The failure, to the reply queue, where the profile's contract wants every task answered.
+    FailureReply,
     /// A copy with the next attempt number, to the retry ladder.
     RetryCopy,
     /// The message with its reason, to the dead-letter queue.
@@ -128,6 +130,7 @@ impl Publication {
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Reply => "reply",
+            Self::FailureReply => "failure-reply",
             Self::RetryCopy => "retry-copy",
             Self::DeadLetter { .. } => "dead-letter",
             Self::Quarantine => "quarantine",

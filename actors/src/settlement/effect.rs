@@ -17,6 +17,9 @@ pub enum Effect {
     Publish(Publication),
     /// Intake of this partition pauses and backs off.
     PauseIntake,
+    /// The publish is refused for good and nothing else may take the work: it waits here until an
+    /// operator acts. Said loudly; emitted once in a life.
+    Park,
     /// Tell the broker; consumes the settler.
     Settle(Disposition),
     /// Write to the outcome ledger.
@@ -49,6 +52,9 @@ pub enum Timer {
     AbortGrace,
     /// The next try of a publish → the shell publishes the same bytes again.
     Republish,
+    /// The next try of a parked publish, at the longest backoff → the shell publishes the same
+    /// bytes again.
+    RepublishParked,
     /// The end of trying to publish → `PublishGivenUp`.
     PublishGiveUp,
     /// The end of trying to publish, cut to 1 s because the drain is forced → `PublishGivenUp`.

@@ -1,6 +1,6 @@
 //! What can happen to a delivery: facts as past participles.
 
-use crate::model::{Outcome, RejectReason};
+use crate::model::{Outcome, Receipt, RejectReason};
 
 /// What can happen to a delivery. The order is the table's in `design/settlement`'s terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -41,8 +41,8 @@ pub enum Event {
     ChannelLost,
     /// A redelivery of the same work arrived here and hands over its settler.
     Adopted,
-    /// The broker was told.
-    SettleDone,
+    /// The broker was told; what was only `Sent` is remembered until it is proven applied.
+    SettleDone(Receipt),
     /// The settlement was not possible.
     SettleFailed(SettleFailure),
 }
