@@ -1,16 +1,23 @@
 //! One delivery's life as a pure machine: state + event → state + effects.
 //!
 //! It has no clock, no async, no log, no broker. The delivery actor feeds it and performs its
-//! effects. It knows only [`model`](crate::model).
+//! effects. Beside it stand the two memories that its effects and events speak of, as pure cores:
+//! the outcome ledger and the failure book. It knows only [`model`](crate::model).
 
 mod decide;
 mod effect;
 mod event;
+mod history;
+mod invariants;
 mod machine;
 mod state;
+
+#[cfg(test)]
+mod tests;
 
 pub use decide::{Decision, Rules, decide};
 pub use effect::{Effect, Final, Timer};
 pub use event::{CancelKind, Event, PublishFailure, SettleFailure};
-pub use machine::{Machine, Refused};
+pub use invariants::Invariant;
+pub use machine::{Machine, Refused, SETTLE_TRIES_MAX};
 pub use state::{LostCause, State, Then};
