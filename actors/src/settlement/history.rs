@@ -126,12 +126,14 @@ impl History {
                 self.set(Fact::Overrun);
             }
             Event::PublishConfirmed => self.note_confirmed(state),
-            // An outage may be an expired wait: the answer may still come after the end.
-            Event::PublishGivenUp | Event::PublishFailed(PublishFailure::Outage) => {
-                if let State::Publishing { what, then, .. } = *state {
-                    self.given_up = Some((what, then));
-                }
+            Event::PublishGivenUp => self.note_given_up(state),
+            // An outage may be an expired wait: where it ends the life, the answer may still come.
+            Event::PublishFailed(PublishFailure::Outage)
+                if matches!(state, State::Publishing { losing: true, .. }) =>
+            {
+                self.note_given_up(state);
             }
+            Event::PublishFailed(PublishFailure::Refused) => self.answered(),
             Event::DrainBegan => self.set(Fact::Draining),
             Event::DrainForced => {
                 self.set(Fact::Draining);
@@ -155,7 +157,7 @@ impl History {
             | Event::GiveBack
             | Event::CancelAsked(_)
             | Event::AbortOverdue
-            | Event::PublishFailed(PublishFailure::Refused)
+            | Event::PublishFailed(PublishFailure::Outage)
             | Event::HoldDue
             | Event::LeaseDue
             | Event::LeaseLost
@@ -255,9 +257,14 @@ impl History {
     fn note_confirmed(&mut self, state: &State) {
         if let State::Publishing { what, .. } = *state {
             self.confirmed.add(what);
-            self.given_up = None;
         } else if let Some((what, _)) = self.given_up {
             self.confirmed.add(what);
+        }
+    }
+
+    fn note_given_up(&mut self, state: &State) {
+        if let State::Publishing { what, then, .. } = *state {
+            self.given_up = Some((what, then));
         }
     }
 

@@ -272,7 +272,9 @@ fn release_is_innocent(edge: &Edge<'_>) -> bool {
         .any(|effect| matches!(effect, Effect::Publish(_)));
     let released_before = edge.before.1.settle() == Some(Disposition::Release);
     // A copy whose confirm came after it was given up is remembered, so its original is not run.
-    (!releases || !covered || history.has(Fact::Remembered)) && !(released_before && publishes)
+    let raises = releases && covered && !history.has(Fact::Remembered);
+    let leads_on = released_before && publishes;
+    !(raises || leads_on)
 }
 
 fn finished_work_is_kept(edge: &Edge<'_>) -> bool {
@@ -305,4 +307,199 @@ fn confirmed_copies_are_kept(edge: &Edge<'_>) -> bool {
         _ => false,
     };
     !state.is_terminal() || history.confirmed().is_empty() || told || history.has(Fact::Remembered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Outcome, Receipt};
+    use crate::settlement::{Decision, Event, LostCause, Machine};
+
+    const DONE: Event = Event::HandlerReturned(Outcome::Completed);
+    const LETTER: Publication = Publication::DeadLetter { trimmed: false };
+    const ACKED: State = State::Settled {
+        disposition: Disposition::Ack,
+    };
+    const LOST: State = State::Lost {
+        cause: LostCause::Channel,
+    };
+    const TOLD: Effect = Effect::Settle(Disposition::Ack);
+
+    fn settling(disposition: Disposition) -> State {
+        State::Settling {
+            disposition,
+            tries: 0,
+        }
+    }
+
+    fn remember(decision: Decision) -> Effect {
+        Effect::Remember {
+            decision,
+            sent: false,
+        }
+    }
+
+    /// A table that answers the last of these events like this breaks the invariant.
+    fn check(broken: Invariant, events: &[Event], answer: State, effects: &[Effect]) {
+        let rules = Rules {
+            reply: true,
+            retry_way: RetryWay::Ladder,
+            ..Rules::default()
+        };
+        let (last, before) = events.split_last().expect("an event");
+        let mut machine = Machine::new(rules);
+        for event in before {
+            let taken = machine.apply(*event, &mut Vec::new());
+            taken.expect("these events are taken");
+        }
+        let history = (machine.history.after_event(&machine.state, *last)).after_effects(effects);
+        let edge = Edge {
+            rules: &rules,
+            before: (&machine.state, &machine.history),
+            after: (&answer, &history),
+            effects,
+        };
+        assert!(!broken.holds(&edge), "{broken} sees nothing");
+        assert!(super::check(&edge).is_err());
+    }
+
+    #[test]
+    fn s1_sees_two_frames_and_two_dispositions() {
+        let given_back = [Event::GiveBack, Event::LeaseDue];
+        let release = settling(Disposition::Release);
+        let again = Effect::Settle(Disposition::Release);
+        check(Invariant::S1, &given_back, release, &[again]);
+        check(Invariant::S1, &given_back, release, &[TOLD]);
+    }
+
+    #[test]
+    fn s2_sees_a_settle_at_the_end() {
+        check(Invariant::S2, &[Event::ChannelLost], LOST, &[TOLD]);
+    }
+
+    #[test]
+    fn s3_sees_an_ack_before_its_reply_and_a_requeue_before_its_copy() {
+        let ack = settling(Disposition::Ack);
+        check(Invariant::S3, &[Event::Admitted, DONE], ack, &[TOLD]);
+        check(Invariant::S3, &[Event::GiveBack], ack, &[TOLD]);
+        let owed = Outcome::Known {
+            disposition: Disposition::Ack,
+            owes: Some(LETTER),
+        };
+        check(Invariant::S3, &[Event::Judged(owed)], ack, &[TOLD]);
+        let failed = [Event::Admitted, Event::HandlerReturned(Outcome::Failed)];
+        let requeue = Disposition::Requeue {
+            after: std::time::Duration::ZERO,
+        };
+        let told = [Effect::Settle(requeue)];
+        check(Invariant::S3, &failed, settling(requeue), &told);
+    }
+
+    #[test]
+    fn s4_sees_a_permit_kept_and_a_permit_returned_twice() {
+        let lost = [Event::Admitted, Event::ChannelLost];
+        check(Invariant::S4, &lost, LOST, &[]);
+        let twice = [Effect::ReturnPermit, Effect::ReturnPermit];
+        check(Invariant::S4, &lost, LOST, &twice);
+        let never_taken = [Effect::ReturnPermit];
+        check(Invariant::S4, &[Event::ChannelLost], LOST, &never_taken);
+    }
+
+    #[test]
+    fn s5_sees_a_handler_left_alive_and_unnamed() {
+        let end = |overrun| {
+            let cause = LostCause::Channel;
+            [Effect::Finish(Final::Lost { cause, overrun })]
+        };
+        let lost = [Event::Admitted, Event::ChannelLost];
+        check(Invariant::S5, &lost, LOST, &end(false));
+        check(Invariant::S5, &lost, LOST, &end(true));
+    }
+
+    #[test]
+    fn s6_sees_an_end_that_is_not_said() {
+        check(Invariant::S6, &[Event::ChannelLost], LOST, &[]);
+    }
+
+    #[test]
+    fn s7_sees_an_end_that_changes_and_an_end_that_orders() {
+        let over = [Event::ChannelLost, Event::LeaseDue];
+        check(Invariant::S7, &over, ACKED, &[]);
+        check(Invariant::S7, &over, LOST, &[Effect::ExtendLease]);
+    }
+
+    #[test]
+    fn s9_sees_a_second_concluding_reply() {
+        let replied = [Event::Admitted, DONE, Event::LeaseDue];
+        let second = Publication::FailureReply;
+        let publishing = State::Publishing {
+            what: second,
+            then: Disposition::Ack,
+            losing: false,
+        };
+        check(
+            Invariant::S9,
+            &replied,
+            publishing,
+            &[Effect::Publish(second)],
+        );
+        let owed = remember(Decision::after(second, Disposition::Ack));
+        check(Invariant::S9, &replied, publishing, &[owed]);
+    }
+
+    #[test]
+    fn s10_sees_a_release_that_dead_letters() {
+        let given_back = [Event::GiveBack, Event::LeaseDue];
+        let release = settling(Disposition::Release);
+        check(
+            Invariant::S10,
+            &given_back,
+            release,
+            &[Effect::Publish(LETTER)],
+        );
+    }
+
+    #[test]
+    fn s11_sees_finished_work_forgotten() {
+        let done = [Event::Admitted, Event::ChannelLost, DONE];
+        check(Invariant::S11, &done, LOST, &[]);
+    }
+
+    #[test]
+    fn s12_sees_a_release_and_an_unconfirmed_requeue_remembered() {
+        let requeue = Disposition::Requeue {
+            after: std::time::Duration::ZERO,
+        };
+        for disposition in [Disposition::Release, requeue] {
+            let entry = remember(Decision::plain(disposition));
+            check(Invariant::S12, &[Event::ChannelLost], LOST, &[entry]);
+        }
+    }
+
+    #[test]
+    fn s13_sees_a_confirmed_copy_forgotten() {
+        let failed = Event::HandlerReturned(Outcome::Failed);
+        let copied = [
+            Event::Admitted,
+            failed,
+            Event::PublishConfirmed,
+            Event::SettleDone(Receipt::Sent),
+        ];
+        let released = State::Settled {
+            disposition: Disposition::Release,
+        };
+        check(Invariant::S13, &copied, released, &[]);
+        check(Invariant::S13, &copied, LOST, &[]);
+    }
+
+    #[test]
+    fn a_broken_invariant_names_itself() {
+        for (number, invariant) in (1..).zip(Invariant::ALL) {
+            assert!(
+                invariant
+                    .to_string()
+                    .starts_with(&format!("invariant S{number}: "))
+            );
+        }
+    }
 }

@@ -44,6 +44,8 @@
 //!   when the drain begins.
 //! - **Holding** settles a Requeue without a delay: the delay was waited for here.
 
+use std::time::Duration;
+
 use crate::model::{
     Disposition, OnLeaseLost, OnRefused, Outcome, Publication, Receipt, RejectReason,
 };
@@ -308,7 +310,7 @@ impl Turn<'_> {
                     what, then, losing, ..
                 },
                 Event::PublishFailed(_) | Event::PublishGivenUp,
-            ) if losing => self.lose_with(Decision::after(what, then)),
+            ) if losing => self.lose(Some(Decision::after(what, then))),
             (Publishing { .. }, Event::PublishFailed(PublishFailure::Outage)) => {
                 self.effects.push(Effect::PauseIntake);
                 self.effects.push(Effect::Arm(Timer::Republish));
@@ -450,10 +452,10 @@ impl Turn<'_> {
                 self.not_sent(disposition, tries)
             }
             (Settling { disposition, .. }, Event::SettleFailed(SettleFailure::Gone)) => {
-                self.effects_of_failed_settle(disposition, LostCause::Stale)
+                self.give_up_settling(disposition, LostCause::Stale)
             }
             (Settling { disposition, .. }, Event::SettleFailed(SettleFailure::Unknown)) => {
-                self.effects_of_failed_settle(disposition, LostCause::Unknown)
+                self.give_up_settling(disposition, LostCause::Unknown)
             }
             (Settled { .. } | Lost { .. }, Event::SettleDone(_) | Event::SettleFailed(_)) => state,
         };
@@ -512,7 +514,7 @@ impl Turn<'_> {
         self.effects.push(Effect::Arm(Timer::Hold));
         let then = match disposition {
             Disposition::Requeue { .. } => Disposition::Requeue {
-                after: std::time::Duration::ZERO,
+                after: Duration::ZERO,
             },
             Disposition::Ack | Disposition::Release | Disposition::Reject { .. } => disposition,
         };
@@ -585,7 +587,7 @@ impl Turn<'_> {
 
     fn published(&mut self, then: Disposition, losing: bool) -> State {
         if losing {
-            self.lose_with(Decision::plain(then))
+            self.lose(Some(Decision::plain(then)))
         } else {
             self.settle(then)
         }
@@ -664,13 +666,13 @@ impl Turn<'_> {
     fn not_sent(&mut self, disposition: Disposition, tries: u8) -> State {
         let tries = tries + 1;
         if tries >= SETTLE_TRIES_MAX {
-            return self.effects_of_failed_settle(disposition, LostCause::NotSent);
+            return self.give_up_settling(disposition, LostCause::NotSent);
         }
         self.effects.push(Effect::Settle(disposition));
         State::Settling { disposition, tries }
     }
 
-    fn effects_of_failed_settle(&mut self, disposition: Disposition, cause: LostCause) -> State {
+    fn give_up_settling(&mut self, disposition: Disposition, cause: LostCause) -> State {
         self.leave(Some(Decision::plain(disposition)));
         self.effects.push(Effect::ReopenSource);
         self.end_lost(cause)
@@ -684,10 +686,6 @@ impl Turn<'_> {
     fn lose(&mut self, first: Option<Decision>) -> State {
         self.leave(first);
         self.end_lost(self.history.cause())
-    }
-
-    fn lose_with(&mut self, decision: Decision) -> State {
-        self.lose(Some(decision))
     }
 
     fn end_lost(&mut self, cause: LostCause) -> State {
@@ -760,5 +758,282 @@ fn last_will(rules: &Rules, history: &History, standing: Option<Decision>) -> Op
         (_, Some(standing)) => Some(standing),
         (true, None) if !history.has(Fact::Remembered) => Some(completed),
         (true, None) | (false, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Attempt, RetryWay};
+
+    const DONE: Event = Event::HandlerReturned(Outcome::Completed);
+    const FAILED: Event = Event::HandlerReturned(Outcome::Failed);
+    const REFUSED: Event = Event::PublishFailed(PublishFailure::Refused);
+    const OUTAGE: Event = Event::PublishFailed(PublishFailure::Outage);
+    const NOT_SENT: Event = Event::SettleFailed(SettleFailure::NotSent);
+    const REPLY: Publication = Publication::Reply;
+    const REQUEUE: Disposition = Disposition::Requeue {
+        after: Duration::from_secs(2),
+    };
+    const REPLY_OWED: Decision = Decision::after(REPLY, Disposition::Ack);
+
+    fn with_reply() -> Rules {
+        Rules {
+            reply: true,
+            ..Rules::default()
+        }
+    }
+
+    fn ladder() -> Rules {
+        Rules {
+            retry_way: RetryWay::Ladder,
+            ..Rules::default()
+        }
+    }
+
+    fn by_hold() -> Rules {
+        Rules {
+            retry_way: RetryWay::Hold,
+            ..with_reply()
+        }
+    }
+
+    fn feed(machine: &mut Machine, event: Event) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        let taken = machine.apply(event, &mut effects);
+        taken.unwrap_or_else(|refused| panic!("{refused}"));
+        effects
+    }
+
+    fn after(rules: Rules, events: &[Event]) -> Machine {
+        let mut machine = Machine::new(rules);
+        for event in events {
+            feed(&mut machine, *event);
+        }
+        machine
+    }
+
+    /// Feeds the events and compares what the last one orders.
+    fn check(rules: Rules, events: &[Event], expected: &[Effect]) -> Machine {
+        let (last, before) = events.split_last().expect("an event");
+        let mut machine = after(rules, before);
+        assert_eq!(feed(&mut machine, *last), expected, "after {events:?}");
+        machine
+    }
+
+    fn remember(decision: Decision, sent: bool) -> Effect {
+        Effect::Remember { decision, sent }
+    }
+
+    fn settled(disposition: Disposition, overrun: bool) -> Effect {
+        Effect::Finish(Final::Settled {
+            disposition,
+            overrun,
+        })
+    }
+
+    #[test]
+    fn a_held_retry_lets_go_of_its_permit_and_goes_back_without_a_second_delay() {
+        let events = [Event::Admitted, FAILED];
+        let arm = Effect::Arm(Timer::Hold);
+        let mut machine = check(by_hold(), &events, &[Effect::ReturnPermit, arm]);
+        let now = Disposition::Requeue {
+            after: Duration::ZERO,
+        };
+        assert_eq!(feed(&mut machine, Event::HoldDue), [Effect::Settle(now)]);
+        let end = feed(&mut machine, Event::SettleDone(Receipt::Sent));
+        assert_eq!(end, [settled(now, false)]);
+    }
+
+    #[test]
+    fn a_retry_that_fails_while_draining_is_not_held_but_given_back() {
+        let events = [Event::Admitted, Event::DrainBegan, FAILED];
+        check(by_hold(), &events, &[Effect::Settle(Disposition::Release)]);
+    }
+
+    #[test]
+    fn a_publish_begun_after_the_drain_was_forced_gets_the_short_time() {
+        let events = [Event::Admitted, Event::DrainForced, DONE];
+        let arm = Effect::Arm(Timer::PublishGiveUpForced);
+        check(with_reply(), &events, &[arm, Effect::Publish(REPLY)]);
+    }
+
+    #[test]
+    fn a_dead_letter_refused_whole_goes_out_trimmed_once() {
+        let reason = RejectReason::Handler;
+        let rejected = Event::HandlerReturned(Outcome::Rejected(reason));
+        let rules = Rules {
+            dead_letter: true,
+            ..Rules::default()
+        };
+        let trimmed = Publication::DeadLetter { trimmed: true };
+        let arm = Effect::Arm(Timer::PublishGiveUp);
+        let events = [Event::Admitted, rejected, REFUSED];
+        let mut machine = check(rules, &events, &[arm, Effect::Publish(trimmed)]);
+        let told = Effect::Settle(Disposition::Reject { reason });
+        assert_eq!(feed(&mut machine, REFUSED), [told]);
+        assert!(!machine.is_covered(), "an ack would lose it");
+    }
+
+    #[test]
+    fn a_reply_refused_for_good_is_rejected_where_there_is_no_dead_letter_queue() {
+        let reason = RejectReason::PublishRefused;
+        let told = Effect::Settle(Disposition::Reject { reason });
+        check(with_reply(), &[Event::Admitted, DONE, REFUSED], &[told]);
+    }
+
+    #[test]
+    fn a_parked_publish_lets_go_of_its_permit_is_said_once_and_can_still_be_confirmed() {
+        let rules = Rules {
+            on_refused: OnRefused::Park,
+            ..with_reply()
+        };
+        let again = Effect::Arm(Timer::RepublishParked);
+        let parked = [Effect::Park, Effect::ReturnPermit, again];
+        let events = [Event::Admitted, DONE, REFUSED];
+        let mut machine = check(rules, &events, &parked);
+        assert!(machine.is_parked() && !machine.holds_permit());
+        assert_eq!(feed(&mut machine, REFUSED), [again]);
+        let told = [Effect::Settle(Disposition::Ack)];
+        assert_eq!(feed(&mut machine, Event::PublishConfirmed), told);
+        assert!(!machine.is_parked());
+    }
+
+    #[test]
+    fn an_outage_pauses_the_intake_and_burns_no_attempt() {
+        let pause = [Effect::PauseIntake, Effect::Arm(Timer::Republish)];
+        let events = [Event::Admitted, DONE, OUTAGE];
+        let mut machine = check(with_reply(), &events, &pause);
+        let told = Effect::Settle(Disposition::Release);
+        let kept = remember(REPLY_OWED, false);
+        assert_eq!(feed(&mut machine, Event::PublishGivenUp), [kept, told]);
+    }
+
+    #[test]
+    fn a_settlement_not_sent_is_tried_three_times_and_then_remembered() {
+        let mut machine = after(Rules::default(), &[Event::Admitted, DONE]);
+        let told = [Effect::Settle(Disposition::Ack)];
+        assert_eq!(feed(&mut machine, NOT_SENT), told);
+        assert_eq!(feed(&mut machine, NOT_SENT), told);
+        let cause = LostCause::NotSent;
+        let expected = [
+            remember(Decision::plain(Disposition::Ack), false),
+            Effect::ReopenSource,
+            Effect::ReturnPermit,
+            Effect::Finish(Final::Lost {
+                cause,
+                overrun: false,
+            }),
+        ];
+        assert_eq!(feed(&mut machine, NOT_SENT), expected);
+    }
+
+    #[test]
+    fn a_release_and_a_requeue_of_the_broker_are_never_remembered() {
+        let unknown = Event::SettleFailed(SettleFailure::Unknown);
+        for word in [FAILED, Event::HandlerReturned(Outcome::Unavailable)] {
+            let mut machine = after(Rules::default(), &[Event::Admitted, word]);
+            let effects = feed(&mut machine, unknown);
+            let remembered = |effect: &Effect| matches!(effect, Effect::Remember { .. });
+            assert!(!effects.iter().any(remembered), "{effects:?}");
+        }
+    }
+
+    #[test]
+    fn a_confirmed_copy_is_remembered_when_its_requeue_is_not_proven() {
+        let copied = [Event::Admitted, FAILED, Event::PublishConfirmed];
+        let entry = remember(Decision::plain(REQUEUE), true);
+        let mut machine = after(ladder(), &copied);
+        assert!(machine.is_covered());
+        let effects = feed(&mut machine, Event::SettleDone(Receipt::Sent));
+        assert_eq!(effects[0], entry);
+        let mut machine = after(ladder(), &copied);
+        assert_eq!(feed(&mut machine, Event::ChannelLost)[0], entry);
+    }
+
+    #[test]
+    fn a_copy_confirmed_after_it_was_given_up_is_remembered() {
+        let given_up = [Event::Admitted, FAILED, Event::PublishGivenUp];
+        let entry = [remember(Decision::plain(REQUEUE), false)];
+        let mut machine = after(ladder(), &given_up);
+        assert_eq!(feed(&mut machine, Event::PublishConfirmed), entry);
+        assert_eq!(feed(&mut machine, Event::PublishConfirmed), []);
+    }
+
+    #[test]
+    fn a_word_that_comes_while_settling_a_release_is_remembered_at_the_end() {
+        let overrun = [Event::Admitted, Event::DrainForced, Event::AbortOverdue];
+        let mut machine = after(with_reply(), &overrun);
+        assert_eq!(feed(&mut machine, DONE), []);
+        let expected = [
+            remember(REPLY_OWED, false),
+            Effect::ReturnPermit,
+            settled(Disposition::Release, false),
+        ];
+        let done = Event::SettleDone(Receipt::Confirmed);
+        assert_eq!(feed(&mut machine, done), expected);
+        assert_eq!(feed(&mut machine, DONE), [], "a second word is none");
+    }
+
+    #[test]
+    fn a_late_word_does_not_contradict_a_failure_reply() {
+        let rules = Rules {
+            failure_reply: true,
+            ..with_reply()
+        };
+        let overrun = [Event::Admitted, Event::HandlerOverdue, Event::AbortOverdue];
+        let mut machine = after(rules, &overrun);
+        feed(&mut machine, Event::PublishGivenUp);
+        feed(&mut machine, Event::SettleDone(Receipt::Sent));
+        assert_eq!(feed(&mut machine, DONE), []);
+    }
+
+    #[test]
+    fn a_late_word_replaces_a_conclusion_that_nobody_heard_of() {
+        let rules = Rules {
+            attempt: Attempt::new(5),
+            ..with_reply()
+        };
+        let overrun = [
+            Event::Admitted,
+            Event::ChannelLost,
+            Event::HandlerOverdue,
+            Event::AbortOverdue,
+        ];
+        let mut machine = after(rules, &overrun);
+        assert_eq!(feed(&mut machine, DONE), [remember(REPLY_OWED, false)]);
+    }
+
+    #[test]
+    fn an_orphan_that_is_adopted_settles_on_the_new_generation() {
+        let adopted = [Event::Admitted, Event::ChannelLost, Event::Adopted];
+        let mut machine = check(Rules::default(), &adopted, &[Effect::TakeSettler]);
+        let told = [Effect::Settle(Disposition::Ack)];
+        assert_eq!(feed(&mut machine, DONE), told);
+    }
+
+    #[test]
+    fn an_actor_that_dies_leaves_what_was_decided() {
+        let check = |rules, events: &[Event], expected: Option<Effect>| {
+            assert_eq!(after(rules, events).bequest(), expected, "{events:?}");
+        };
+        let owed = remember(REPLY_OWED, false);
+        let acked = remember(Decision::plain(Disposition::Ack), true);
+        let replied = [Event::Admitted, DONE, Event::PublishConfirmed];
+        check(with_reply(), &[], None);
+        check(with_reply(), &[Event::Admitted], None);
+        check(with_reply(), &[Event::Admitted, FAILED], None);
+        check(with_reply(), &[Event::GiveBack], None);
+        check(with_reply(), &[Event::Admitted, DONE], Some(owed));
+        check(with_reply(), &replied, Some(acked));
+        check(ladder(), &[Event::Admitted, FAILED], None);
+        check(with_reply(), &[Event::ChannelLost], None);
+    }
+
+    #[test]
+    fn a_refusal_names_state_and_event() {
+        let refused = Machine::new(Rules::default()).apply(Event::HoldDue, &mut Vec::new());
+        let text = refused.expect_err("refused").to_string();
+        assert_eq!(text, "HoldDue is refused in state received");
     }
 }

@@ -75,18 +75,18 @@ fn check(rules: Rules, alphabet: &[Event]) -> usize {
 #[test]
 fn every_reachable_pair_keeps_every_invariant_and_can_end() {
     for rules in combinations() {
-        let pairs = check(rules, &alphabet());
+        let pairs = check(rules, &short_alphabet());
         // A walk that finds little proves little.
-        assert!(pairs > 300, "only {pairs} pairs under {rules:?}");
+        assert!(pairs > 200, "only {pairs} pairs under {rules:?}");
     }
 }
 
 #[test]
-fn so_it_is_under_every_variation_of_the_rules() {
+fn so_it_is_with_every_word_and_under_every_variation_of_the_rules() {
     for vary in variations() {
-        for mut rules in combinations() {
+        for mut rules in four_combinations() {
             vary(&mut rules);
-            check(rules, &short_alphabet());
+            check(rules, &alphabet());
         }
     }
 }
