@@ -41,7 +41,10 @@ impl Client {
         match UnixStream::connect(socket).await {
             Ok(stream) => {
                 let (read, write) = stream.into_split();
-                Ok(Some(Self { lines: BufReader::new(read).lines(), write }))
+                Ok(Some(Self {
+                    lines: BufReader::new(read).lines(),
+                    write,
+                }))
             }
             Err(error)
                 if matches!(
@@ -66,7 +69,10 @@ impl Client {
     ) -> Result<Value, ClientError> {
         let mut line = serde_json::to_vec(request).map_err(ClientError::Version)?;
         line.push(b'\n');
-        self.write.write_all(&line).await.map_err(ClientError::Broken)?;
+        self.write
+            .write_all(&line)
+            .await
+            .map_err(ClientError::Broken)?;
         loop {
             let line = self.lines.next_line().await.map_err(ClientError::Broken)?;
             let Some(line) = line else {

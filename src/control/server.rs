@@ -55,7 +55,10 @@ impl Server {
     /// # Errors
     /// See [`ControlError`].
     pub async fn bind(path: &Path) -> Result<Self, ControlError> {
-        let failed = |source| ControlError::Io { path: path.to_owned(), source };
+        let failed = |source| ControlError::Io {
+            path: path.to_owned(),
+            source,
+        };
         match UnixStream::connect(path).await {
             Ok(_) => return Err(ControlError::InUse(path.to_owned())),
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
@@ -65,7 +68,10 @@ impl Server {
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-        Ok(Self { path: path.to_owned(), listener })
+        Ok(Self {
+            path: path.to_owned(),
+            listener,
+        })
     }
 
     /// Serves commands for ever.
@@ -76,7 +82,9 @@ impl Server {
         let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
         let worker: Arc<str> = worker.into();
         loop {
-            let Ok(place) = Arc::clone(&places).acquire_owned().await else { return };
+            let Ok(place) = Arc::clone(&places).acquire_owned().await else {
+                return;
+            };
             match self.listener.accept().await {
                 Ok((stream, _)) => {
                     let served = Session {
@@ -133,7 +141,9 @@ impl Session {
                 // The parser's text may quote the request: only where it went wrong is told.
                 Err(error) => {
                     let column = error.column();
-                    vec![Answer::Error(format!("not a request of this version, column {column}"))]
+                    vec![Answer::Error(format!(
+                        "not a request of this version, column {column}"
+                    ))]
                 }
             };
             send(&mut write, &answers).await?;
@@ -158,27 +168,47 @@ impl Session {
             Request::Drain { reason, wait } => {
                 log(&format!("drain: {reason}"));
                 handle.drain(reason).await.map_err(text)?;
-                if wait { drained(&handle.wait().await)? } else { Value::Null }
+                if wait {
+                    drained(&handle.wait().await)?
+                } else {
+                    Value::Null
+                }
             }
             Request::Force => {
                 log("force");
                 handle.force().await.map_err(text)?;
                 Value::Null
             }
-            Request::Pause { consumer, partition, reason } => {
+            Request::Pause {
+                consumer,
+                partition,
+                reason,
+            } => {
                 log(&format!("pause {consumer}: {reason}"));
-                handle.pause(target(consumer, partition), reason).await.map_err(text)?;
+                handle
+                    .pause(target(consumer, partition), reason)
+                    .await
+                    .map_err(text)?;
                 Value::Null
             }
-            Request::Resume { consumer, partition } => {
+            Request::Resume {
+                consumer,
+                partition,
+            } => {
                 log(&format!("resume {consumer}"));
-                handle.resume(target(consumer, partition)).await.map_err(text)?;
+                handle
+                    .resume(target(consumer, partition))
+                    .await
+                    .map_err(text)?;
                 Value::Null
             }
             Request::Scale { consumer, permits } => {
                 log(&format!("scale {consumer} to {permits}"));
                 let permits = NonZeroU32::new(permits).ok_or("permits are at least 1")?;
-                handle.scale(ConsumerName::from(consumer), permits).await.map_err(text)?;
+                handle
+                    .scale(ConsumerName::from(consumer), permits)
+                    .await
+                    .map_err(text)?;
                 Value::Null
             }
             Request::Inflight { max } => {
@@ -193,14 +223,26 @@ impl Session {
                 } else {
                     CancelKind::Reject(RejectReason::Cancelled)
                 };
-                handle.cancel(DeliveryId(delivery), kind).await.map_err(text)?;
+                handle
+                    .cancel(DeliveryId(delivery), kind)
+                    .await
+                    .map_err(text)?;
                 Value::Null
             }
             Request::Publish { queue, lines } => {
-                let count = self.desk.publish(queue, lines).await.map_err(|e| e.to_string())?;
+                let count = self
+                    .desk
+                    .publish(queue, lines)
+                    .await
+                    .map_err(|e| e.to_string())?;
                 json!({ "published": count })
             }
-            Request::Get { queue, take, dead, limit } => {
+            Request::Get {
+                queue,
+                take,
+                dead,
+                limit,
+            } => {
                 let items = self.desk.get(queue, take, dead, limit).await;
                 return Ok((items.map_err(|e| e.to_string())?, Value::Null));
             }
@@ -233,7 +275,10 @@ fn drained(end: &EngineEnd) -> Result<Value, String> {
 }
 
 fn target(consumer: String, partition: Option<u32>) -> Target {
-    Target { consumer: ConsumerName::from(consumer), partition: partition.map(PartitionId) }
+    Target {
+        consumer: ConsumerName::from(consumer),
+        partition: partition.map(PartitionId),
+    }
 }
 
 fn text(error: CommandError) -> String {

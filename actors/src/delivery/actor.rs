@@ -502,10 +502,7 @@ impl DeliveryActor {
             state.frame += 1;
             state.settling_since = Some(Instant::now());
             state.settler_taken = true;
-            state
-                .settler
-                .take()
-                .map(|settler| (settler, state.frame, state.error.clone()))
+            state.settler.take().map(|settler| (settler, state.frame))
         };
         if let Some((_, key)) = self
             .record
@@ -519,10 +516,7 @@ impl DeliveryActor {
         }
         let sink = as_settle_sink(&self.world.completions);
         match taken {
-            Some((mut settler, frame, error)) => {
-                if let Some(error) = error {
-                    settler.note_error(&error);
-                }
+            Some((settler, frame)) => {
                 settler.settle(disposition, SettleReply::new(sink, self.record.id, frame));
             }
             None => {

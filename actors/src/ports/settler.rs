@@ -13,13 +13,6 @@ pub trait Settler: Send {
     /// Never blocks. A settler of an ended generation sends nothing and answers *gone*.
     fn settle(self: Box<Self>, disposition: Disposition, reply: SettleReply);
 
-    /// Hears this attempt's error before a Requeue or Reject. A broker that keeps the message in
-    /// place can keep the first one with it, as header
-    /// [`FIRST_ERROR`](crate::model::names::FIRST_ERROR), so that a dead letter can tell it.
-    fn note_error(&mut self, error: &str) {
-        let _ = error;
-    }
-
     /// Asks for a longer lease and returns at once. `Ok` starts the lease anew. Called about every
     /// third of a lease while the delivery is held.
     ///

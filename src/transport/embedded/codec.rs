@@ -354,7 +354,7 @@ mod tests {
             let key = row_key(1, 2, 3);
             let mut row = encode_message(&key, &message);
             let at = at.index(row.len());
-            row[at] ^= 1 << bit;
+            row[at] ^= 1_u8 << bit;
             prop_assert_eq!(decode_message(&key, &row), Err(BadRow));
         }
 

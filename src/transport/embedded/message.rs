@@ -74,6 +74,7 @@ impl Message {
             Some(id) => id.clone(),
             None => own_id(at.queue, at.partition, seq),
         });
+        delivery.sequence = Some(seq);
         delivery.key.clone_from(&self.key);
         delivery.content_type.clone_from(&self.content_type);
         delivery.correlation_id.clone_from(&self.correlation_id);

@@ -178,6 +178,11 @@ impl Source for EmbeddedSource {
         Box::pin(std::future::ready(Ok(())))
     }
 
+    fn resume(&mut self) -> BoxFuture<'_, Result<(), SourceError>> {
+        self.cancelled = false;
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn close(self: Box<Self>) -> BoxFuture<'static, ()> {
         Box::pin(async move {
             if let Some(durable) = &self.shared.broker.durable {
