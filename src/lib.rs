@@ -5,10 +5,13 @@
 //! The engine itself is the crate [`acquit_actors`], re-exported here; this crate adds transports,
 //! handlers, configuration and the binary.
 
+pub mod app;
 pub mod cli;
 pub mod config;
 pub mod control;
+pub mod feed;
 pub mod handlers;
+pub mod signal;
 pub mod telemetry;
 pub mod transport;
 

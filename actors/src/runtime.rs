@@ -22,7 +22,7 @@ use crate::limiter::{
     Ask, AskMany, ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterActor, LimiterLimits,
     PermitBook, PermitKey, Resize,
 };
-use crate::model::{Outcome, PartitionId, Phase, RejectReason};
+use crate::model::{Backoff, Outcome, PartitionId, Phase, RejectReason};
 use crate::ports::{NoObserver, Observer, Transport};
 use crate::publisher::PublisherActor;
 use crate::registry::Registry;
@@ -30,7 +30,7 @@ use crate::settlement::{Event, State};
 use crate::shutdown::{BeginDrain, CoordinatorActor, Force};
 use crate::status::{in_flight, snapshot};
 use crate::supervision::{
-    Child, ChildSpec, ExitReason, Intensity, PanicAbort, RestartPolicy, Root, Slot, Strategy,
+    Child, ChildSpec, ExitReason, Intensity, PanicAbort, RESTART_BACKOFF, RestartPolicy, Root, Slot, Strategy,
     SupervisorActor, SupervisorSpec, refuse_panic_abort,
 };
 use crate::timer::Timers;
@@ -78,6 +78,7 @@ pub struct Engine {
     handler_threads: usize,
     quota: Option<u64>,
     intensity: Intensity,
+    restart_backoff: Backoff,
     ledger: LedgerLimits,
 }
 
@@ -102,6 +103,7 @@ impl Engine {
                 restarts: 5,
                 period: Duration::from_secs(30),
             },
+            restart_backoff: RESTART_BACKOFF,
             ledger: LedgerLimits::default(),
         }
     }
@@ -160,6 +162,13 @@ impl Engine {
     #[must_use]
     pub fn with_intensity(mut self, intensity: Intensity) -> Self {
         self.intensity = intensity;
+        self
+    }
+
+    /// Sets the pauses before restarts.
+    #[must_use]
+    pub fn with_restart_backoff(mut self, backoff: Backoff) -> Self {
+        self.restart_backoff = backoff;
         self
     }
 
@@ -316,18 +325,19 @@ impl Engine {
         SupervisorSpec::new("engine", Strategy::OneForOne)
             .with_intensity(self.intensity)
             .with_observer(Rc::new(observer))
-            .with_child(future_child(world, "timers", deliver_timers))
-            .with_child(future_child(world, "completions", deliver_completions))
-            .with_child(limiter_child(world))
-            .with_child(publisher_child(world))
-            .with_child(deliveries_child(world))
+            .with_child(future_child(world, "timers", deliver_timers).with_backoff(self.restart_backoff))
+            .with_child(future_child(world, "completions", deliver_completions).with_backoff(self.restart_backoff))
+            .with_child(limiter_child(world).with_backoff(self.restart_backoff))
+            .with_child(publisher_child(world).with_backoff(self.restart_backoff))
+            .with_child(deliveries_child(world).with_backoff(self.restart_backoff))
             .with_child(self.consumers_child(world))
             .with_child(self.feeders_child(world))
-            .with_child(coordinator_child(world, self.drain_timeout))
+            .with_child(coordinator_child(world, self.drain_timeout).with_backoff(self.restart_backoff))
     }
 
     fn consumers_child(&self, world: &Rc<World>) -> ChildSpec {
         let (world, intensity) = (Rc::clone(world), self.intensity);
+        let backoff = self.restart_backoff;
         SupervisorActor::child_spec("consumers", RestartPolicy::Permanent, move || {
             let partitions = world.partitions();
             let restarts = intensity
@@ -339,7 +349,7 @@ impl Engine {
                     period: intensity.period,
                 });
             for partition in partitions {
-                spec = spec.with_child(consumer_child(&world, &partition));
+                spec = spec.with_child(consumer_child(&world, &partition).with_backoff(backoff));
             }
             spec
         })

@@ -66,6 +66,12 @@ impl Exit {
         }
     }
 
+    /// Gives the exit for the code that an engine's end or a drain report names.
+    pub fn from_engine(code: u8) -> Self {
+        let known = Self::ALL.into_iter().find(|exit| exit.code() == code);
+        known.unwrap_or(Self::Halted(code))
+    }
+
     /// Says what the code means.
     pub const fn meaning(self) -> &'static str {
         match self {

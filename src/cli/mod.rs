@@ -2,11 +2,16 @@
 
 mod args;
 mod check;
+pub mod commands;
+mod dispatch;
 mod exit;
+pub mod run;
+pub mod view;
 
 pub use args::{
     Args, BenchArgs, CancelArgs, Command, ConsumerArgs, DrainArgs, GetArgs, HeaderArg, PublishArgs,
     RunArgs, ScaleArgs,
 };
 pub use check::check;
+pub use dispatch::dispatch;
 pub use exit::Exit;

@@ -1,0 +1,353 @@
+//! The composition root: makes broker, handlers and engine of a plan. The one place that knows
+//! every layer.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use acquit_actors::limiter::{LimiterLimits, Rate};
+use acquit_actors::model::QueueName;
+use acquit_actors::ports::{BoxFuture, Observer, PublishReply, Publisher, Transport};
+use acquit_actors::supervision::Intensity;
+use acquit_actors::{ConsumerSpec, Engine, Handle, LedgerLimits, Prefetch, RetryPolicy, StartError};
+use base64::Engine as _;
+use serde_json::{Value, json};
+
+use crate::config::{
+    self, BrokerUrl, ConsumerPlan, ExitMeaning, HandlerPlan, Order, Plan, Problem, Severity,
+};
+use crate::control::{Desk, DeskError, QueueDepth};
+use crate::feed::{FileFeedSettings, file_feed, parse_line};
+use crate::handlers::{self, CommandSpec, ExitTable, ExitVerdict, HandlerError, HandlerSpec};
+use crate::transport::embedded::{EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync};
+
+/// Why an application could not be made of a plan.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum AppError {
+    /// The broker could not be opened, or refuses a queue.
+    #[error(transparent)]
+    Broker(#[from] EmbeddedError),
+    /// A handler can never run.
+    #[error("consumer {consumer:?}: {source}")]
+    Handler {
+        /// Whose.
+        consumer: String,
+        /// Why.
+        source: HandlerError,
+    },
+    /// The broker cannot do what the plan asks for.
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Plan(Vec<String>),
+    /// The engine did not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+}
+
+impl AppError {
+    /// Tells whether the configuration, or what it names, must be changed.
+    pub fn is_configuration(&self) -> bool {
+        match self {
+            Self::Handler { .. } | Self::Plan(_) => true,
+            Self::Broker(error) => !error.is_transient(),
+            Self::Start(_) => false,
+        }
+    }
+}
+
+/// Opens the broker of a plan.
+///
+/// # Errors
+/// [`AppError::Broker`].
+pub fn open_broker(plan: &Plan) -> Result<EmbeddedTransport, AppError> {
+    let location = match &plan.broker.url {
+        BrokerUrl::Memory => Location::Memory,
+        BrokerUrl::Embedded(dir) => Location::Dir(dir.clone()),
+    };
+    let sync = match plan.broker.sync {
+        config::Sync::Always => Sync::Always,
+        config::Sync::Interval => Sync::Interval,
+    };
+    let options = EmbeddedOptions::new(location).with_sync(sync).with_lease(plan.broker.lease);
+    Ok(EmbeddedTransport::open(options)?)
+}
+
+/// Makes the queues of a plan.
+///
+/// # Errors
+/// [`AppError::Broker`] when a queue is there with another number of partitions.
+pub async fn ensure_queues(plan: &Plan, broker: &EmbeddedTransport) -> Result<(), AppError> {
+    for (queue, partitions) in plan.queues() {
+        let partitions = NonZeroU32::new(partitions).unwrap_or(NonZeroU32::MIN);
+        broker.ensure_queue(&queue, partitions).await?;
+    }
+    Ok(())
+}
+
+/// Starts the engine of a plan.
+///
+/// # Errors
+/// See [`AppError`].
+pub fn start(
+    plan: &Plan,
+    broker: &EmbeddedTransport,
+    observer: Arc<dyn Observer>,
+    max_deliveries: Option<u64>,
+) -> Result<Handle, AppError> {
+    let refused: Vec<String> = plan
+        .check_capabilities(&broker.capabilities())
+        .iter()
+        .filter(|problem| problem.severity == Severity::Error)
+        .map(|problem: &Problem| problem.line(&plan.file))
+        .collect();
+    if !refused.is_empty() {
+        return Err(AppError::Plan(refused));
+    }
+    let mut engine = Engine::new(Arc::new(broker.clone()))
+        .with_observer(observer)
+        .with_limits(LimiterLimits {
+            permits: plan.limiter.permits,
+            in_flight_bytes: plan.limiter.in_flight_bytes,
+            rate: plan.limiter.rate.and_then(|rate| rate_of(rate, plan.limiter.burst)),
+        })
+        .with_drain_timeout(plan.shutdown.drain_timeout)
+        .with_intensity(Intensity {
+            restarts: plan.supervision.intensity,
+            period: plan.supervision.period,
+        })
+        .with_restart_backoff(plan.supervision.backoff)
+        .with_ledger_limits(LedgerLimits {
+            entries: plan.ledger.entries,
+            bytes: plan.ledger.bytes,
+            age: plan.ledger.age,
+        })
+        .with_max_deliveries(max_deliveries);
+    for consumer in &plan.consumers {
+        engine = engine.with_consumer(consumer_spec(consumer, max_deliveries)?);
+    }
+    for feed in &plan.feeds {
+        engine = engine.with_feed(file_feed(FileFeedSettings {
+            name: feed.name.clone(),
+            queue: feed.queue.clone(),
+            path: feed.file.clone(),
+            set_aside_dir: plan.worker.state_dir.clone(),
+        }));
+    }
+    Ok(engine.start()?)
+}
+
+fn rate_of(rate: config::Rate, burst: u32) -> Option<Rate> {
+    let count = NonZeroU32::new(rate.count)?;
+    Some(Rate::new(count, rate.period).with_burst(NonZeroU32::new(burst)?))
+}
+
+fn consumer_spec(
+    plan: &ConsumerPlan,
+    max_deliveries: Option<u64>,
+) -> Result<ConsumerSpec, AppError> {
+    let handler = handlers::build(&handler_spec(plan)).map_err(|source| AppError::Handler {
+        consumer: plan.name.to_string(),
+        source,
+    })?;
+    let credit = NonZeroU32::new(plan.credit(max_deliveries)).unwrap_or(NonZeroU32::MIN);
+    let fixed = max_deliveries.is_some() || matches!(plan.prefetch, config::Prefetch::Fixed(_));
+    Ok(ConsumerSpec::new(plan.name.clone(), plan.queue.clone(), handler)
+        .with_permits(plan.permits)
+        .with_partitions(plan.partitions)
+        .with(|spec| {
+            spec.prefetch = if fixed { Prefetch::Count(credit) } else { Prefetch::Auto };
+            spec.ordered = plan.order == Order::Partition;
+            spec.handler_timeout = plan.handler_timeout;
+            spec.reply_queue = plan.reply_queue.clone();
+            spec.dead_letter_queue = plan.dead_letter_queue.clone();
+            spec.retry = RetryPolicy {
+                max_attempts: NonZeroU32::new(plan.retry.max_attempts).unwrap_or(NonZeroU32::MIN),
+                backoff: plan.retry.backoff,
+                way: plan.retry.way,
+            };
+            spec.max_message_bytes = plan.max_message_bytes;
+            spec.max_headers = plan.max_headers as usize;
+            spec.crash_loop_limit = plan.crash_loop_limit;
+            spec.settle_timeout = plan.settle_timeout;
+            spec.publish_timeout = plan.publish_timeout;
+            spec.publish_give_up = plan.publish_give_up;
+            spec.on_channel_lost = plan.on_channel_lost;
+            spec.on_lease_lost = plan.on_lease_lost;
+            spec.on_refused = plan.on_refused;
+        }))
+}
+
+fn handler_spec(plan: &ConsumerPlan) -> HandlerSpec {
+    match &plan.handler {
+        HandlerPlan::Echo => HandlerSpec::Echo,
+        HandlerPlan::Discard => HandlerSpec::Discard,
+        HandlerPlan::Log => HandlerSpec::Log,
+        HandlerPlan::Command(command) => {
+            let mut spec = CommandSpec::new(command.argv.clone())
+                .with_env(command.env.clone())
+                .with_headers(command.headers.clone())
+                .with_abort_grace(plan.abort_grace);
+            spec.cwd = command.cwd.clone();
+            spec.stdout_limit = usize::try_from(command.stdout_limit).unwrap_or(usize::MAX);
+            spec.stderr_tail = usize::try_from(command.stderr_tail).unwrap_or(usize::MAX);
+            spec.exit_table = ExitTable {
+                other: match command.other_exit {
+                    ExitMeaning::Failed => ExitVerdict::Retry,
+                    ExitMeaning::Rejected => ExitVerdict::Reject,
+                },
+                ..ExitTable::default()
+            };
+            HandlerSpec::Command(spec)
+        }
+    }
+}
+
+/// What commands may do with the queues of the embedded broker.
+#[derive(Debug, Clone)]
+pub struct EmbeddedDesk {
+    broker: EmbeddedTransport,
+    queues: Vec<QueueName>,
+}
+
+impl EmbeddedDesk {
+    /// Makes the desk of a plan.
+    pub fn new(plan: &Plan, broker: &EmbeddedTransport) -> Self {
+        let queues = plan.queues().into_keys().collect();
+        Self { broker: broker.clone(), queues }
+    }
+}
+
+impl Desk for EmbeddedDesk {
+    fn publish(&self, queue: String, lines: Vec<String>) -> BoxFuture<'_, Result<u64, DeskError>> {
+        Box::pin(async move {
+            let queue = QueueName::from(queue);
+            let mut messages = Vec::with_capacity(lines.len());
+            for (number, line) in (1..).zip(&lines) {
+                let message = parse_line(line.as_bytes(), &queue)
+                    .map_err(|error| DeskError(format!("line {number}: {error}")))?;
+                messages.push(message);
+            }
+            let publisher = self.broker.publisher();
+            let answers: Vec<_> = messages
+                .into_iter()
+                .map(|message| {
+                    let (reply, answer) = PublishReply::channel();
+                    publisher.publish(message, reply);
+                    answer
+                })
+                .collect();
+            let mut confirmed = 0;
+            for answer in answers {
+                match answer.await {
+                    Ok(Ok(())) => confirmed += 1,
+                    Ok(Err(error)) => {
+                        return Err(DeskError(format!("{confirmed} published, then: {error}")));
+                    }
+                    Err(_) => {
+                        return Err(DeskError(format!("{confirmed} published, then: no answer")));
+                    }
+                }
+            }
+            Ok(confirmed)
+        })
+    }
+
+    fn get(
+        &self,
+        queue: String,
+        take: bool,
+        dead: bool,
+        limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Value>, DeskError>> {
+        Box::pin(async move {
+            let name = QueueName::from(queue);
+            let failed = |error: EmbeddedError| match error {
+                EmbeddedError::NoSuchQueue { .. } => DeskError(format!(
+                    "there is no queue {name:?}; there are: {}",
+                    list(&self.broker.queues())
+                )),
+                other => DeskError(other.to_string()),
+            };
+            if dead {
+                let messages = self.broker.dead_list(&name, limit).await.map_err(failed)?;
+                return Ok(messages
+                    .iter()
+                    .map(|dead| {
+                        let mut value = message_json(&dead.delivery, dead.seq);
+                        value["reason"] = json!(dead.reason);
+                        value["died-millis"] = json!(dead.died_millis);
+                        value
+                    })
+                    .collect());
+            }
+            let deliveries = if take {
+                self.broker.take(&name, limit).await.map_err(failed)?
+            } else {
+                let peeked = self.broker.peek(&name, limit).await.map_err(failed)?;
+                peeked.into_iter().map(|peeked| peeked.delivery).collect()
+            };
+            Ok(deliveries
+                .iter()
+                .map(|delivery| message_json(delivery, delivery.sequence.unwrap_or(0)))
+                .collect())
+        })
+    }
+
+    fn depths(&self) -> BoxFuture<'_, BTreeMap<String, QueueDepth>> {
+        Box::pin(async move {
+            let mut depths = BTreeMap::new();
+            for queue in &self.queues {
+                // A queue that cannot be counted now is left out rather than told as empty.
+                if let Ok(stats) = self.broker.stats(queue).await {
+                    let total = stats.total();
+                    let depth = QueueDepth {
+                        ready: total.ready,
+                        delayed: total.delayed,
+                        leased: total.leased,
+                        dead: total.dead,
+                        oldest_ms: total
+                            .oldest_age
+                            .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+                    };
+                    depths.insert(queue.to_string(), depth);
+                }
+            }
+            depths
+        })
+    }
+}
+
+fn list(queues: &[QueueName]) -> String {
+    let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
+    names.join(", ")
+}
+
+/// Writes a message as the JSON that `get` prints: one that a feed can read again.
+fn message_json(delivery: &acquit_actors::model::Delivery, seq: u64) -> Value {
+    let mut value = json!({
+        "queue": delivery.queue,
+        "partition": delivery.partition,
+        "seq": seq,
+        "id": delivery.id,
+    });
+    if let Some(key) = &delivery.key {
+        value["key"] = json!(key);
+    }
+    if let Some(correlation) = &delivery.correlation_id {
+        value["correlation-id"] = json!(correlation);
+    }
+    if delivery.attempt.get() > 1 {
+        value["attempt"] = json!(delivery.attempt);
+    }
+    if !delivery.headers.is_empty() {
+        value["headers"] = json!(delivery.headers);
+    }
+    match std::str::from_utf8(&delivery.body) {
+        Ok(text) => value["body"] = json!(text),
+        Err(_) => {
+            let engine = base64::engine::general_purpose::STANDARD;
+            value["body-base64"] = json!(engine.encode(&delivery.body));
+        }
+    }
+    value
+}

@@ -1,0 +1,320 @@
+//! The commands that speak to a running process, or, where none runs, to the store itself.
+
+use std::io::{self, BufRead, Write};
+use std::path::Path;
+
+use serde_json::{Map, Value, json};
+
+use super::view::summary;
+use super::{Exit, GetArgs, PublishArgs};
+use crate::app::{self, EmbeddedDesk};
+use crate::config::{BrokerUrl, Plan};
+use crate::control::{Client, ClientError, Desk, Request, StatusReport};
+use crate::telemetry::escape_cut;
+
+/// How many lines or bytes one publish request carries.
+const LINES_MAX: usize = 256;
+const LINE_BYTES_MAX: usize = 8 << 20;
+
+/// How many messages `get` gives unless it is told otherwise.
+const GET_DEFAULT: usize = 10_000;
+
+/// What went wrong, for people, and how the process ends.
+#[derive(Debug)]
+pub struct Failure {
+    /// How the process ends.
+    pub exit: Exit,
+    /// What to say.
+    pub text: String,
+}
+
+impl Failure {
+    fn new(exit: Exit, text: impl Into<String>) -> Self {
+        Self { exit, text: text.into() }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::new(Exit::Failure, error.to_string())
+    }
+}
+
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
+        Self::new(Exit::Failure, error.to_string())
+    }
+}
+
+/// Where commands go: to a process, or to the store.
+enum Way {
+    Process(Box<Client>),
+    Store(EmbeddedDesk),
+}
+
+impl Way {
+    /// Finds the way: the process that serves the plan's socket, else the store, whose lock decides.
+    async fn find(plan: &Plan) -> Result<Self, Failure> {
+        if let Some(client) = connect(plan).await? {
+            return Ok(Self::Process(Box::new(client)));
+        }
+        if plan.broker.url == BrokerUrl::Memory {
+            return Err(no_process(plan));
+        }
+        let broker =
+            app::open_broker(plan).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
+        let made = app::ensure_queues(plan, &broker).await;
+        made.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        Ok(Self::Store(EmbeddedDesk::new(plan, &broker)))
+    }
+
+    async fn publish(&mut self, queue: &str, lines: Vec<String>) -> Result<u64, Failure> {
+        match self {
+            Self::Process(client) => {
+                let request = Request::Publish { queue: queue.to_owned(), lines };
+                let done = client.request(&request, |_| {}).await?;
+                Ok(done["published"].as_u64().unwrap_or(0))
+            }
+            Self::Store(desk) => desk
+                .publish(queue.to_owned(), lines)
+                .await
+                .map_err(|error| Failure::new(Exit::Failure, error.to_string())),
+        }
+    }
+
+    async fn get(&mut self, args: &GetArgs, limit: usize) -> Result<Vec<Value>, Failure> {
+        let (queue, take, dead) = (args.queue.clone(), args.take, args.dead);
+        match self {
+            Self::Process(client) => {
+                let mut items = Vec::new();
+                let request = Request::Get { queue, take, dead, limit };
+                client.request(&request, |item| items.push(item)).await?;
+                Ok(items)
+            }
+            Self::Store(desk) => desk
+                .get(queue, take, dead, limit)
+                .await
+                .map_err(|error| Failure::new(Exit::Failure, error.to_string())),
+        }
+    }
+}
+
+async fn connect(plan: &Plan) -> Result<Option<Client>, Failure> {
+    Client::connect(&plan.control.socket).await.map_err(|error| {
+        let socket = plan.control.socket.display();
+        Failure::new(Exit::Failure, format!("failed to connect to {socket}: {error}"))
+    })
+}
+
+fn no_process(plan: &Plan) -> Failure {
+    let socket = plan.control.socket.display();
+    let text = format!("no process of this configuration runs (nobody answers on {socket})");
+    Failure::new(Exit::Failure, text)
+}
+
+async fn process(plan: &Plan) -> Result<Client, Failure> {
+    connect(plan).await?.ok_or_else(|| no_process(plan))
+}
+
+/// `acquit publish`: a body, a file of lines, or lines from standard input.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn publish(plan: &Plan, args: &PublishArgs, json: bool) -> Result<Exit, Failure> {
+    let mut way = Way::find(plan).await?;
+    let mut published = 0;
+    match (&args.body, &args.file) {
+        (Some(body), _) => {
+            let line = line_of(body, args);
+            published += way.publish(&args.queue, vec![line]).await?;
+        }
+        (None, Some(path)) if path != Path::new("-") => {
+            let file = std::fs::File::open(path).map_err(|error| {
+                Failure::new(Exit::Usage, format!("failed to open {}: {error}", path.display()))
+            })?;
+            published += publish_lines(&mut way, args, &mut io::BufReader::new(file)).await?;
+        }
+        (None, _) => {
+            published += publish_lines(&mut way, args, &mut io::stdin().lock()).await?;
+        }
+    }
+    let text = if json {
+        json!({ "queue": args.queue, "published": published }).to_string()
+    } else {
+        format!("published {published} to {}", args.queue)
+    };
+    writeln!(io::stdout().lock(), "{text}")?;
+    Ok(Exit::Clean)
+}
+
+fn line_of(body: &str, args: &PublishArgs) -> String {
+    let mut line = Map::new();
+    line.insert("body".to_owned(), json!(body));
+    if let Some(key) = &args.key {
+        line.insert("key".to_owned(), json!(key));
+    }
+    if let Some(id) = &args.id {
+        line.insert("id".to_owned(), json!(id));
+    }
+    let headers: Map<String, Value> =
+        args.headers.iter().map(|header| (header.name.clone(), json!(header.value))).collect();
+    if !headers.is_empty() {
+        line.insert("headers".to_owned(), Value::Object(headers));
+    }
+    Value::Object(line).to_string()
+}
+
+async fn publish_lines(
+    way: &mut Way,
+    args: &PublishArgs,
+    read: &mut dyn BufRead,
+) -> Result<u64, Failure> {
+    if args.key.is_some() || args.id.is_some() || !args.headers.is_empty() {
+        let text = "--key, --id and --header go with --body; lines carry their own";
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let (mut published, mut batch, mut bytes) = (0, Vec::new(), 0);
+    for line in read.lines() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        bytes += line.len();
+        batch.push(line);
+        if batch.len() == LINES_MAX || bytes > LINE_BYTES_MAX {
+            published += send(way, &args.queue, &mut batch, published).await?;
+            bytes = 0;
+        }
+    }
+    published += send(way, &args.queue, &mut batch, published).await?;
+    Ok(published)
+}
+
+async fn send(
+    way: &mut Way,
+    queue: &str,
+    batch: &mut Vec<String>,
+    before: u64,
+) -> Result<u64, Failure> {
+    if batch.is_empty() {
+        return Ok(0);
+    }
+    way.publish(queue, std::mem::take(batch)).await.map_err(|failure| {
+        let text = format!("{before} published before this batch of lines: {}", failure.text);
+        Failure::new(failure.exit, text)
+    })
+}
+
+/// `acquit get`: messages as JSON lines.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn get(plan: &Plan, args: &GetArgs) -> Result<Exit, Failure> {
+    if args.take && args.dead {
+        let text = "--take and --dead do not go together: dead letters are only looked at";
+        return Err(Failure::new(Exit::Usage, text));
+    }
+    let mut way = Way::find(plan).await?;
+    let limit = args.limit.map_or(GET_DEFAULT, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let items = way.get(args, limit).await?;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    for item in &items {
+        serde_json::to_writer(&mut out, item).map_err(io::Error::from)?;
+        out.write_all(b"\n")?;
+    }
+    out.flush()?;
+    if items.len() == limit && args.limit.is_none() {
+        let text = format!("the first {limit}; there may be more: --limit N");
+        writeln!(io::stderr().lock(), "{text}")?;
+    }
+    Ok(Exit::Clean)
+}
+
+/// `acquit status`.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn status(plan: &Plan, json: bool) -> Result<Exit, Failure> {
+    let mut client = process(plan).await?;
+    let value = client.request(&Request::Status, |_| {}).await?;
+    if json {
+        writeln!(io::stdout().lock(), "{value}")?;
+        return Ok(Exit::Clean);
+    }
+    let report: StatusReport = serde_json::from_value(value).map_err(ClientError::Version)?;
+    let mut out = io::stdout().lock();
+    writeln!(
+        out,
+        "{} (pid {}, acquit {}): {}",
+        report.worker,
+        report.pid,
+        report.version,
+        report.snapshot.phase.as_str()
+    )?;
+    writeln!(out, "{}", summary(&report.snapshot, &report.depths))?;
+    Ok(Exit::Clean)
+}
+
+/// `acquit drain`: begins a drain; with `wait`, prints its report.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn drain(plan: &Plan, wait: bool, json: bool) -> Result<Exit, Failure> {
+    let mut client = process(plan).await?;
+    let request = Request::Drain { reason: "acquit drain".to_owned(), wait };
+    let value = client.request(&request, |_| {}).await?;
+    if !wait {
+        writeln!(io::stdout().lock(), "draining")?;
+        return Ok(Exit::Clean);
+    }
+    let report: acquit_actors::DrainReport =
+        serde_json::from_value(value.clone()).map_err(ClientError::Version)?;
+    let text = if json { value.to_string() } else { report.to_string() };
+    writeln!(io::stdout().lock(), "{text}")?;
+    Ok(Exit::from_engine(report.exit_code()))
+}
+
+/// `acquit inflight`: what is in hand, oldest first.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn inflight(plan: &Plan, json: bool) -> Result<Exit, Failure> {
+    const SHOWN_MAX: usize = 1000;
+    let mut client = process(plan).await?;
+    let mut items = Vec::new();
+    client.request(&Request::Inflight { max: SHOWN_MAX }, |item| items.push(item)).await?;
+    let mut out = io::stdout().lock();
+    if !json {
+        writeln!(out, "{:>10} {:<16} {:>4} {:<10} {:>10}  id", "number", "consumer", "part", "state", "age")?;
+    }
+    for item in &items {
+        if json {
+            writeln!(out, "{item}")?;
+            continue;
+        }
+        let word = |key: &str| item[key].as_str().map_or_else(|| "-".to_owned(), |s| escape_cut(s, 60));
+        let age = std::time::Duration::from_millis(item["age-ms"].as_u64().unwrap_or(0));
+        writeln!(
+            out,
+            "{:>10} {:<16} {:>4} {:<10} {:>10}  {}",
+            item["delivery"],
+            word("consumer"),
+            item["partition"],
+            word("state"),
+            format!("{age:.1?}"),
+            word("id")
+        )?;
+    }
+    Ok(Exit::Clean)
+}
+
+/// The commands that order something and print one word.
+///
+/// # Errors
+/// See [`Failure`].
+pub async fn order(plan: &Plan, request: &Request, done: &str) -> Result<Exit, Failure> {
+    let mut client = process(plan).await?;
+    client.request(request, |_| {}).await?;
+    writeln!(io::stdout().lock(), "{done}")?;
+    Ok(Exit::Clean)
+}

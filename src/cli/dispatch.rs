@@ -1,0 +1,78 @@
+//! From the command line to the command.
+
+use std::io::{self, Write};
+
+use super::commands::{self, Failure};
+use super::run::{RunOptions, run};
+use super::{Args, Command, Exit, check};
+use crate::config::Plan;
+use crate::control::Request;
+
+/// Performs a command line; what it says goes to standard output and standard error.
+///
+/// # Errors
+/// When they cannot be written.
+pub async fn dispatch(args: Args) -> io::Result<Exit> {
+    let action = args.action();
+    if action == Command::Check {
+        return check(&args.config, args.json, &mut io::stdout().lock(), &mut io::stderr().lock());
+    }
+    if let Command::Bench(bench) = &action {
+        return super::bench::bench(bench).await;
+    }
+    let plan = match Plan::from_file(&args.config) {
+        Ok(plan) => plan,
+        Err(error) => {
+            writeln!(io::stderr().lock(), "{error}")?;
+            return Ok(Exit::Usage);
+        }
+    };
+    if let Command::Run(arguments) = action {
+        let options = RunOptions {
+            run: arguments,
+            log: crate::telemetry::LogSettings {
+                format: args.log_format.unwrap_or(plan.log.format),
+                level: args.log_level.unwrap_or(plan.log.level),
+                ..plan.log
+            },
+            log_asked: args.log_format.is_some() || args.log_level.is_some(),
+            json: args.json,
+        };
+        return run(plan, options).await;
+    }
+    match command(&plan, action, args.json).await {
+        Ok(exit) => Ok(exit),
+        Err(Failure { exit, text }) => {
+            writeln!(io::stderr().lock(), "acquit: {text}")?;
+            Ok(exit)
+        }
+    }
+}
+
+async fn command(plan: &Plan, action: Command, json: bool) -> Result<Exit, Failure> {
+    match action {
+        Command::Run(_) | Command::Check | Command::Bench(_) => Ok(Exit::Clean),
+        Command::Publish(args) => commands::publish(plan, &args, json).await,
+        Command::Get(args) => commands::get(plan, &args).await,
+        Command::Status => commands::status(plan, json).await,
+        Command::Drain(args) => commands::drain(plan, args.wait, json).await,
+        Command::Inflight => commands::inflight(plan, json).await,
+        Command::Pause(args) => {
+            let reason = "acquit pause".to_owned();
+            let request = Request::Pause { consumer: args.consumer, partition: None, reason };
+            commands::order(plan, &request, "paused").await
+        }
+        Command::Resume(args) => {
+            let request = Request::Resume { consumer: args.consumer, partition: None };
+            commands::order(plan, &request, "resumed").await
+        }
+        Command::Scale(args) => {
+            let request = Request::Scale { consumer: args.consumer, permits: args.permits };
+            commands::order(plan, &request, "scaled").await
+        }
+        Command::Cancel(args) => {
+            let request = Request::Cancel { delivery: args.id, release: false };
+            commands::order(plan, &request, "cancelled").await
+        }
+    }
+}

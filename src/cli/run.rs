@@ -1,0 +1,228 @@
+//! `acquit run`: the main job, from start to drain report.
+
+use std::collections::BTreeMap;
+use std::io::{self, IsTerminal, Write};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use acquit_actors::{DrainReport, EngineEnd, Handle, Phase, Snapshot};
+
+use super::view::{View, summary};
+use super::{Exit, RunArgs};
+use crate::app::{self, AppError, EmbeddedDesk};
+use crate::config::Plan;
+use crate::control::{ControlError, Desk, QueueDepth, Server};
+use crate::signal::Signals;
+use crate::telemetry::{LogLevel, LogObserver, LogSettings, Logging, escape_cut};
+
+/// How often the view is drawn and idleness is looked at.
+const LOOK: Duration = Duration::from_millis(250);
+
+/// How long the log may take to be written at the end.
+const LOG_FLUSH: Duration = Duration::from_secs(1);
+
+/// What of the command line concerns a run.
+#[derive(Debug, Clone)]
+pub struct RunOptions {
+    /// The command's own arguments.
+    pub run: RunArgs,
+    /// The log settings, with the command line's over the plan's.
+    pub log: LogSettings,
+    /// Whether the command line asked for a log: then there is no live view.
+    pub log_asked: bool,
+    /// Whether the drain report is wanted as JSON, on standard output.
+    pub json: bool,
+}
+
+/// Runs a plan to its end.
+///
+/// # Errors
+/// Only when the report cannot be written; all else is an exit code and a text on standard error.
+pub async fn run(plan: Plan, options: RunOptions) -> io::Result<Exit> {
+    let view = (io::stderr().is_terminal() && !options.log_asked && !options.json)
+        .then(View::new);
+    let logging = match start_log(&options, view.as_ref()) {
+        Ok(logging) => logging,
+        Err(error) => return fail(Exit::Failure, &error),
+    };
+    let exit = supervise(&plan, &options, view.as_ref()).await;
+    logging.flush_within(LOG_FLUSH);
+    exit
+}
+
+fn start_log(options: &RunOptions, view: Option<&View>) -> Result<Logging, impl std::error::Error> {
+    let logging = match view {
+        // Above a live view only what needs a person is worth a line.
+        Some(view) => {
+            let mut settings = options.log;
+            settings.level = settings.level.min(LogLevel::Warn);
+            settings.decisions = false;
+            Logging::start_to(view.writer(), view.is_colourful(), settings)
+        }
+        None => Logging::start(options.log),
+    };
+    if logging.is_ok() {
+        Logging::take_panics();
+    }
+    logging
+}
+
+async fn supervise(plan: &Plan, options: &RunOptions, view: Option<&View>) -> io::Result<Exit> {
+    for warning in plan.warnings() {
+        tracing::warn!("{}", warning.line(&plan.file));
+    }
+    if let Err(error) = make_state_dir(&plan.worker.state_dir) {
+        let dir = plan.worker.state_dir.display();
+        let text = format!("failed to make the folder {dir} of worker.state-dir: {error}");
+        return fail_text(Exit::Usage, &text);
+    }
+    let mut signals = Signals::listen()?;
+    let server = match Server::bind(&plan.control.socket).await {
+        Ok(server) => server,
+        Err(error @ ControlError::InUse(_)) => return fail(Exit::Usage, &error),
+        Err(error) => return fail(Exit::Failure, &error),
+    };
+    let broker = match app::open_broker(plan) {
+        Ok(broker) => broker,
+        Err(error) => return fail(exit_of(&error), &error),
+    };
+    if let Err(error) = app::ensure_queues(plan, &broker).await {
+        return fail(exit_of(&error), &error);
+    }
+    let observer = Arc::new(LogObserver);
+    let quota = options.run.max_deliveries;
+    let handle = match app::start(plan, &broker, observer, quota) {
+        Ok(handle) => handle,
+        Err(error) => return fail(exit_of(&error), &error),
+    };
+    tracing::info!(
+        worker = %plan.worker.name,
+        broker = acquit_actors::ports::Transport::name(&broker),
+        consumers = plan.consumers.len(),
+        "running"
+    );
+    let desk: Arc<dyn Desk> = Arc::new(EmbeddedDesk::new(plan, &broker));
+    let watch = watch(&handle, &*desk, view, options.run.until_idle);
+    let serve = server.serve(plan.worker.name.clone(), handle.clone(), Arc::clone(&desk));
+    let (end, last) = tokio::select! {
+        ended = watch => ended,
+        () = serve => return fail_text(Exit::Failure, "the control socket ended"),
+        () = signals.govern(&handle) => {
+            eprint("ended at once by a third signal; what was in hand goes back to the broker");
+            return Ok(Exit::Stragglers);
+        }
+    };
+    if let Some(view) = view {
+        view.finish();
+    }
+    tell(&end, last.as_ref(), &*desk, options.json).await
+}
+
+/// Looks at the engine until it has ended; gives the last look.
+async fn watch(
+    handle: &Handle,
+    desk: &dyn Desk,
+    view: Option<&View>,
+    until_idle: bool,
+) -> (EngineEnd, Option<Snapshot>) {
+    let mut last = None;
+    let mut idle_looks = 0;
+    loop {
+        if let Ok(end) = tokio::time::timeout(LOOK, handle.wait()).await {
+            return (end, last);
+        }
+        if view.is_none() && !until_idle {
+            continue;
+        }
+        let Ok(snapshot) = handle.snapshot().await else { continue };
+        let depths = desk.depths().await;
+        if let Some(view) = view {
+            view.update(&snapshot, &depths);
+        }
+        idle_looks = if is_idle(&snapshot, &depths) { idle_looks + 1 } else { 0 };
+        // Twice in a row: between two looks nothing was in hand and nothing came.
+        if until_idle && idle_looks >= 2 && snapshot.phase == Phase::Running {
+            let _ = handle.drain("idle").await;
+        }
+        last = Some(snapshot);
+    }
+}
+
+/// Nothing is in hand, nothing waits in a consumed queue, and every feed has ended.
+fn is_idle(snapshot: &Snapshot, depths: &BTreeMap<String, QueueDepth>) -> bool {
+    let consumed = snapshot.consumers.iter().all(|consumer| {
+        let depth = depths.get(consumer.queue.as_str());
+        consumer.counts.in_hand == 0
+            && depth.is_some_and(|d| d.ready == 0 && d.delayed == 0 && d.leased == 0)
+    });
+    consumed && snapshot.feeds.iter().all(|feed| feed.ended)
+}
+
+async fn tell(
+    end: &EngineEnd,
+    last: Option<&Snapshot>,
+    desk: &dyn Desk,
+    json: bool,
+) -> io::Result<Exit> {
+    match end {
+        EngineEnd::Drained(report) => {
+            tell_report(report, json)?;
+            if let (Some(snapshot), false) = (last, json) {
+                eprint(&summary(snapshot, &desk.depths().await));
+            }
+        }
+        EngineEnd::GaveUp(why) => {
+            eprint(&format!("acquit: a supervisor gave up: {}", escape_cut(why, 1000)));
+        }
+        other => eprint(&format!("acquit: {other:?}")),
+    }
+    Ok(Exit::from_engine(end.exit_code()))
+}
+
+fn tell_report(report: &DrainReport, json: bool) -> io::Result<()> {
+    if json {
+        let line = serde_json::to_string(report)?;
+        writeln!(io::stdout().lock(), "{line}")
+    } else {
+        tracing::info!(
+            clean = report.clean,
+            in_hand = report.in_hand,
+            released = report.released,
+            stragglers = report.stragglers_total,
+            took_ms = report.took_ms,
+            "drained"
+        );
+        eprint(&report.to_string());
+        Ok(())
+    }
+}
+
+fn make_state_dir(dir: &Path) -> io::Result<()> {
+    use std::os::unix::fs::DirBuilderExt;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+}
+
+fn exit_of(error: &AppError) -> Exit {
+    if error.is_configuration() { Exit::Usage } else { Exit::Failure }
+}
+
+fn fail(exit: Exit, error: &dyn std::error::Error) -> io::Result<Exit> {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    fail_text(exit, &text)
+}
+
+fn fail_text(exit: Exit, text: &str) -> io::Result<Exit> {
+    eprint(&format!("acquit: {text}"));
+    Ok(exit)
+}
+
+/// Writes to standard error; one that nobody reads any more must not change how the run ends.
+fn eprint(text: &str) {
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
