@@ -657,7 +657,9 @@ impl LimiterCore {
     }
 
     fn end_turn(&mut self, at: usize) {
-        if let Some(index) = self.ring.remove(at) {
+        if self.ring.len() > 1
+            && let Some(index) = self.ring.remove(at)
+        {
             self.ring.push_back(index);
         }
     }

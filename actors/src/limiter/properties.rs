@@ -226,6 +226,16 @@ impl Onlooker {
         }
         let process_idle: u32 = (0..self.shapes.len()).map(|at| self.owed(at)).sum();
         let process_keeps = self.held.len() as u32 + process_idle <= self.limits.permits;
+        let shares = self.shapes.iter();
+        let partitions: u32 = shares
+            .map(|shape| shape.limits.permits.min(shape.partitions.get()))
+            .sum();
+        if !self.was_resized && self.limits.permits >= partitions {
+            assert!(
+                process_keeps,
+                "the process keeps one back for every partition"
+            );
+        }
         for (key, line) in &self.lines {
             let at = key.consumer.0 as usize;
             let permits = self.shapes[at].limits.permits;

@@ -160,8 +160,12 @@ impl Share {
             let partitions = &self.partitions;
             ring.retain(|entry| is_live(partitions, *entry, standing));
         }
-        let at = ring.partition_point(|other| other.turn < entry.turn);
-        ring.insert(at, entry);
+        if ring.back().is_none_or(|last| last.turn < entry.turn) {
+            ring.push_back(entry);
+        } else {
+            let at = ring.partition_point(|other| other.turn < entry.turn);
+            ring.insert(at, entry);
+        }
     }
 }
 
