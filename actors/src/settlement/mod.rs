@@ -7,8 +7,10 @@
 mod decide;
 mod effect;
 mod event;
+mod failure_book;
 mod history;
 mod invariants;
+mod ledger;
 mod machine;
 mod state;
 
@@ -18,6 +20,13 @@ mod tests;
 pub use decide::{Decision, Rules, decide};
 pub use effect::{Effect, Final, Timer};
 pub use event::{CancelKind, Event, PublishFailure, SettleFailure};
+pub use failure_book::{
+    BookBounds, BookKey, BookStats, Counts, CrashLoop, CrashVerdict, FailureBook,
+};
 pub use invariants::Invariant;
+pub use ledger::{
+    ChannelId, Handover, LedgerBounds, LedgerEntry, LedgerKey, LedgerStats, OutcomeLedger,
+    SettlementNumber, Telling,
+};
 pub use machine::{Machine, Refused, SETTLE_TRIES_MAX};
 pub use state::{LostCause, State, Then};
