@@ -10,7 +10,9 @@ fn main() -> ExitCode {
     // Signals, the socket and the view share this thread; actors, handlers and the broker have
     // threads of their own.
     let args = Args::parse();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let exit = match runtime {
         Ok(runtime) => {
             let exit = runtime.block_on(dispatch(args));
@@ -31,6 +33,9 @@ fn main() -> ExitCode {
 
 /// Ends the process without waiting for threads that may never end.
 fn end(exit: Exit) -> ! {
-    #[expect(clippy::disallowed_methods, reason = "the one place where the process ends")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the one place where the process ends"
+    )]
     std::process::exit(i32::from(exit.code()))
 }

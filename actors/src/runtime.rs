@@ -30,8 +30,8 @@ use crate::settlement::{Event, State};
 use crate::shutdown::{BeginDrain, CoordinatorActor, Force};
 use crate::status::{in_flight, snapshot};
 use crate::supervision::{
-    Child, ChildSpec, ExitReason, Intensity, PanicAbort, RESTART_BACKOFF, RestartPolicy, Root, Slot, Strategy,
-    SupervisorActor, SupervisorSpec, refuse_panic_abort,
+    Child, ChildSpec, ExitReason, Intensity, PanicAbort, RESTART_BACKOFF, RestartPolicy, Root,
+    Slot, Strategy, SupervisorActor, SupervisorSpec, refuse_panic_abort,
 };
 use crate::timer::Timers;
 use crate::world::World;
@@ -325,14 +325,21 @@ impl Engine {
         SupervisorSpec::new("engine", Strategy::OneForOne)
             .with_intensity(self.intensity)
             .with_observer(Rc::new(observer))
-            .with_child(future_child(world, "timers", deliver_timers).with_backoff(self.restart_backoff))
-            .with_child(future_child(world, "completions", deliver_completions).with_backoff(self.restart_backoff))
+            .with_child(
+                future_child(world, "timers", deliver_timers).with_backoff(self.restart_backoff),
+            )
+            .with_child(
+                future_child(world, "completions", deliver_completions)
+                    .with_backoff(self.restart_backoff),
+            )
             .with_child(limiter_child(world).with_backoff(self.restart_backoff))
             .with_child(publisher_child(world).with_backoff(self.restart_backoff))
             .with_child(deliveries_child(world).with_backoff(self.restart_backoff))
             .with_child(self.consumers_child(world))
             .with_child(self.feeders_child(world))
-            .with_child(coordinator_child(world, self.drain_timeout).with_backoff(self.restart_backoff))
+            .with_child(
+                coordinator_child(world, self.drain_timeout).with_backoff(self.restart_backoff),
+            )
     }
 
     fn consumers_child(&self, world: &Rc<World>) -> ChildSpec {

@@ -225,6 +225,10 @@ pub struct CancelArgs {
 pub struct BenchArgs {
     /// What to measure
     pub name: String,
+
+    /// How many deliveries; each benchmark has its own default
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
 }
 
 #[cfg(test)]

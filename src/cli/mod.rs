@@ -1,6 +1,7 @@
 //! The command line: its arguments, its exit codes, its commands.
 
 mod args;
+mod bench;
 mod check;
 pub mod commands;
 mod dispatch;

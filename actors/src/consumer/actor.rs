@@ -20,7 +20,7 @@ use crate::model::{
     Backoff, Delivery, DeliveryId, Disposition, Generation, Outcome, Phase, RejectReason,
 };
 use crate::ports::{Arrival, SourceSpec};
-use crate::settlement::{Event, Final, Rules, State};
+use crate::settlement::{CrashVerdict, Event, Final, Rules, State};
 use crate::shutdown::QuotaReached;
 use crate::supervision::{ExitReason, Link, StopActor};
 use crate::world::World;
@@ -228,7 +228,8 @@ impl ConsumerActor {
         self.ask(asks);
     }
 
-    fn take(&mut self, arrival: Arrival, asks: &mut Vec<Ask>) {
+    fn take(&mut self, mut arrival: Arrival, asks: &mut Vec<Ask>) {
+        arrival.delivery.attempt = self.world.ledger.borrow().attempt(&arrival.delivery);
         self.partition
             .counters
             .arrived(arrival.delivery.redelivered);
@@ -371,13 +372,26 @@ impl ConsumerActor {
             };
             return Some((outcome, None));
         }
-        let loops = self.world.ledger.borrow().crash_loops(delivery);
-        if loops > spec.crash_loop_limit {
-            let text = format!(
-                "it was handed out {loops} times without an end; crash-loop-limit is {}",
-                spec.crash_loop_limit
-            );
-            return Some((Outcome::Rejected(RejectReason::CrashLoop), Some(text)));
+        let limit = spec.crash_loop_limit;
+        let (loops, verdict) = self.world.ledger.borrow().crash_loop(delivery, limit);
+        match verdict {
+            CrashVerdict::Run => {}
+            CrashVerdict::Conclude => {
+                let text = format!(
+                    "it was handed out {loops} times without an end; crash-loop-limit is {limit}"
+                );
+                return Some((Outcome::Rejected(RejectReason::CrashLoop), Some(text)));
+            }
+            // Returns cannot be told apart from crashes here: an operator must look.
+            CrashVerdict::Pause => {
+                let reason = format!(
+                    "a message was handed out {loops} times without an end that we know of; crash-loop-limit is {limit}"
+                );
+                self.partition
+                    .slot
+                    .do_send(ConsumerMessage::Pause { reason });
+                return Some((Outcome::Unavailable, None));
+            }
         }
         None
     }

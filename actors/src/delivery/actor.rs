@@ -412,7 +412,7 @@ impl DeliveryActor {
                 };
                 let owed = state.owed.take();
                 state.outgoing = owed
-                    .or_else(|| build_outgoing(&self.record, what, reason, state).map(Box::new));
+                    .or_else(|| build_outgoing(&self.world, &self.record, what, reason, state).map(Box::new));
             }
             state.publish_tries += 1;
             state.publish_token = self.world.next_token();
@@ -497,6 +497,13 @@ impl DeliveryActor {
             state.settling_since = Some(Instant::now());
             return;
         }
+        // Its copy or dead letter is confirmed: the original goes, as every transport's table says.
+        let covered = self.record.state.borrow().machine.is_covered();
+        let verb = if covered {
+            Disposition::Ack
+        } else {
+            disposition
+        };
         let taken = {
             let mut state = self.record.state.borrow_mut();
             state.frame += 1;
@@ -517,7 +524,7 @@ impl DeliveryActor {
         let sink = as_settle_sink(&self.world.completions);
         match taken {
             Some((settler, frame)) => {
-                settler.settle(disposition, SettleReply::new(sink, self.record.id, frame));
+                settler.settle(verb, SettleReply::new(sink, self.record.id, frame));
             }
             None => {
                 let frame = self.record.state.borrow().frame;
@@ -657,6 +664,14 @@ impl DeliveryActor {
             self.world.registry.linger(Rc::clone(&self.record));
         }
         self.record.partition.counters.ended(&end);
+        if let Final::Settled { disposition, .. } = end {
+            let (delivery, now) = (&self.record.delivery, self.world.now());
+            let error = ended.error.as_deref();
+            self.world
+                .ledger
+                .borrow_mut()
+                .ended(delivery, disposition, error, now);
+        }
         self.record.partition.counters.outcome(ended.outcome);
         self.world.registry.remove(&self.record);
         self.world
@@ -710,12 +725,15 @@ fn abort_grace(handler: &crate::ports::Handler) -> Duration {
 }
 
 fn build_outgoing(
+    world: &World,
     record: &DeliveryRecord,
     what: Publication,
     reason: Option<RejectReason>,
     state: &DeliveryState,
 ) -> Option<Outgoing> {
+    let ledger = world.ledger.borrow();
     let known = Known {
+        first_error: ledger.first_error(&record.delivery),
         delivery: &record.delivery,
         spec: &record.partition.consumer.spec,
         result: state.result.as_ref(),
@@ -737,9 +755,10 @@ pub(crate) fn remember(world: &World, record: &DeliveryRecord, decision: Decisio
             Disposition::Reject { reason } => Some(reason),
             _ => None,
         };
-        build_outgoing(record, what, reason, &state)
+        build_outgoing(world, record, what, reason, &state)
     });
     world.ledger.borrow_mut().remember(Remembered {
+        number: record.id,
         delivery: &record.delivery,
         generation: state.generation,
         decision,

@@ -12,4 +12,5 @@ pub(crate) use actor::{DeliveryActor, remember, start_delivery};
 pub(crate) use completions::{Completion, Completions};
 pub(crate) use executor::{Executor, ExecutorKind};
 pub(crate) use messages::{DeliveryMessage, TimerKind};
+pub(crate) use outgoing::cut;
 pub(crate) use record::DeliveryRecord;

@@ -25,6 +25,7 @@ pub(crate) struct Known<'a> {
     pub(crate) spec: &'a ConsumerSpec,
     pub(crate) result: Option<&'a Bytes>,
     pub(crate) error: Option<&'a str>,
+    pub(crate) first_error: Option<&'a str>,
     pub(crate) reason: Option<RejectReason>,
     pub(crate) backoff: std::time::Duration,
 }
@@ -103,7 +104,8 @@ fn set_errors(out: &mut Outgoing, known: &Known<'_>) {
     let Some(error) = known.error else { return };
     let error = cut(error, ERROR_BYTES_MAX);
     if out.headers.get(names::FIRST_ERROR).is_none() {
-        out.headers.set(names::FIRST_ERROR, error);
+        out.headers
+            .set(names::FIRST_ERROR, known.first_error.unwrap_or(error));
     }
     out.headers.set(names::LAST_ERROR, error);
 }

@@ -40,6 +40,9 @@ pub struct Delivery {
     pub replay: ReplayNumber,
     /// How often the broker handed it out, this time included; `None` where the broker does not count.
     pub delivery_count: Option<u32>,
+    /// How many of those hand-outs were given back by us without a failure, where the broker tells
+    /// them apart; 0 elsewhere.
+    pub returns: u32,
     /// Whether the broker says that it handed it out before.
     pub redelivered: bool,
 }
@@ -67,6 +70,7 @@ impl Delivery {
             attempt: Attempt::FIRST,
             replay: ReplayNumber::default(),
             delivery_count: None,
+            returns: 0,
             redelivered: false,
         }
     }

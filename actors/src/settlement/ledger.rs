@@ -54,7 +54,7 @@ impl LedgerKey {
     pub fn of(delivery: &Delivery) -> Option<Self> {
         Some(Self {
             queue: delivery.queue.clone(),
-            id: delivery.id.clone()?,
+            id: delivery.identity()?,
             replay: delivery.replay,
             attempt: delivery.attempt,
             digest: BodyDigest::of(&delivery.body),
