@@ -1,1 +1,3 @@
 //! acquit
+
+pub mod handlers;
