@@ -131,6 +131,9 @@ async fn bare(argv: &[&str], with_3: bool) {
     let mut command = std::process::Command::new(argv[0]);
     command
         .args(&argv[1..])
+        // As the handler does it; with our own locale `wc` would load one and be slower.
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());

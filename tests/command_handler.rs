@@ -465,7 +465,7 @@ fn lines_of_standard_error_are_logged_escaped_and_capped() {
     let mut message = delivery("secret body");
     message.id = Some("id\r\nforged".into());
     let _guard = tracing::subscriber::set_default(subscriber);
-    run(
+    let _ = run(
         sh(
             "printf 'a\\033[2J\\r\\nb\\n' >&2; head -c 5000 /dev/zero | tr '\\0' y >&2; echo >&2; \
             i=0; while [ $i -lt 1000 ]; do echo $i; i=$((i+1)); done >&2; printf last >&2",

@@ -139,7 +139,7 @@ fn output_without_measure_does_not_grow_our_memory() {
     let _alone = alone();
     let runtime = runtime();
     let run = |argv: &[&str]| runtime.block_on(handler(argv).handle(context(b"")));
-    run(&["true"]);
+    let _ = run(&["true"]);
     let before = memory_peak();
     let outcome = run(&["head", "-c", "1G", "/dev/zero"]);
     assert_eq!(
