@@ -7,9 +7,11 @@ use std::sync::Arc;
 
 use acquit_actors::limiter::{LimiterLimits, Rate};
 use acquit_actors::model::QueueName;
-use acquit_actors::ports::{BoxFuture, Observer, PublishReply, Publisher, Transport};
+use acquit_actors::ports::{BoxFuture, Observer, PublishReply, Transport};
 use acquit_actors::supervision::Intensity;
-use acquit_actors::{ConsumerSpec, Engine, Handle, LedgerLimits, Prefetch, RetryPolicy, StartError};
+use acquit_actors::{
+    ConsumerSpec, Engine, Handle, LedgerLimits, Prefetch, RetryPolicy, StartError,
+};
 use base64::Engine as _;
 use serde_json::{Value, json};
 
@@ -19,7 +21,9 @@ use crate::config::{
 use crate::control::{Desk, DeskError, QueueDepth};
 use crate::feed::{FileFeedSettings, file_feed, parse_line};
 use crate::handlers::{self, CommandSpec, ExitTable, ExitVerdict, HandlerError, HandlerSpec};
-use crate::transport::embedded::{EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync};
+use crate::transport::embedded::{
+    EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
+};
 
 /// Why an application could not be made of a plan.
 #[derive(Debug, thiserror::Error)]
@@ -68,7 +72,9 @@ pub fn open_broker(plan: &Plan) -> Result<EmbeddedTransport, AppError> {
         config::Sync::Always => Sync::Always,
         config::Sync::Interval => Sync::Interval,
     };
-    let options = EmbeddedOptions::new(location).with_sync(sync).with_lease(plan.broker.lease);
+    let options = EmbeddedOptions::new(location)
+        .with_sync(sync)
+        .with_lease(plan.broker.lease);
     Ok(EmbeddedTransport::open(options)?)
 }
 
@@ -108,7 +114,10 @@ pub fn start(
         .with_limits(LimiterLimits {
             permits: plan.limiter.permits,
             in_flight_bytes: plan.limiter.in_flight_bytes,
-            rate: plan.limiter.rate.and_then(|rate| rate_of(rate, plan.limiter.burst)),
+            rate: plan
+                .limiter
+                .rate
+                .and_then(|rate| rate_of(rate, plan.limiter.burst)),
         })
         .with_drain_timeout(plan.shutdown.drain_timeout)
         .with_intensity(Intensity {
@@ -151,30 +160,37 @@ fn consumer_spec(
     })?;
     let credit = NonZeroU32::new(plan.credit(max_deliveries)).unwrap_or(NonZeroU32::MIN);
     let fixed = max_deliveries.is_some() || matches!(plan.prefetch, config::Prefetch::Fixed(_));
-    Ok(ConsumerSpec::new(plan.name.clone(), plan.queue.clone(), handler)
-        .with_permits(plan.permits)
-        .with_partitions(plan.partitions)
-        .with(|spec| {
-            spec.prefetch = if fixed { Prefetch::Count(credit) } else { Prefetch::Auto };
-            spec.ordered = plan.order == Order::Partition;
-            spec.handler_timeout = plan.handler_timeout;
-            spec.reply_queue = plan.reply_queue.clone();
-            spec.dead_letter_queue = plan.dead_letter_queue.clone();
-            spec.retry = RetryPolicy {
-                max_attempts: NonZeroU32::new(plan.retry.max_attempts).unwrap_or(NonZeroU32::MIN),
-                backoff: plan.retry.backoff,
-                way: plan.retry.way,
-            };
-            spec.max_message_bytes = plan.max_message_bytes;
-            spec.max_headers = plan.max_headers as usize;
-            spec.crash_loop_limit = plan.crash_loop_limit;
-            spec.settle_timeout = plan.settle_timeout;
-            spec.publish_timeout = plan.publish_timeout;
-            spec.publish_give_up = plan.publish_give_up;
-            spec.on_channel_lost = plan.on_channel_lost;
-            spec.on_lease_lost = plan.on_lease_lost;
-            spec.on_refused = plan.on_refused;
-        }))
+    Ok(
+        ConsumerSpec::new(plan.name.clone(), plan.queue.clone(), handler)
+            .with_permits(plan.permits)
+            .with_partitions(plan.partitions)
+            .with(|spec| {
+                spec.prefetch = if fixed {
+                    Prefetch::Count(credit)
+                } else {
+                    Prefetch::Auto
+                };
+                spec.ordered = plan.order == Order::Partition;
+                spec.handler_timeout = plan.handler_timeout;
+                spec.reply_queue = plan.reply_queue.clone();
+                spec.dead_letter_queue = plan.dead_letter_queue.clone();
+                spec.retry = RetryPolicy {
+                    max_attempts: NonZeroU32::new(plan.retry.max_attempts)
+                        .unwrap_or(NonZeroU32::MIN),
+                    backoff: plan.retry.backoff,
+                    way: plan.retry.way,
+                };
+                spec.max_message_bytes = plan.max_message_bytes;
+                spec.max_headers = plan.max_headers as usize;
+                spec.crash_loop_limit = plan.crash_loop_limit;
+                spec.settle_timeout = plan.settle_timeout;
+                spec.publish_timeout = plan.publish_timeout;
+                spec.publish_give_up = plan.publish_give_up;
+                spec.on_channel_lost = plan.on_channel_lost;
+                spec.on_lease_lost = plan.on_lease_lost;
+                spec.on_refused = plan.on_refused;
+            }),
+    )
 }
 
 fn handler_spec(plan: &ConsumerPlan) -> HandlerSpec {
@@ -213,7 +229,10 @@ impl EmbeddedDesk {
     /// Makes the desk of a plan.
     pub fn new(plan: &Plan, broker: &EmbeddedTransport) -> Self {
         let queues = plan.queues().into_keys().collect();
-        Self { broker: broker.clone(), queues }
+        Self {
+            broker: broker.clone(),
+            queues,
+        }
     }
 }
 

@@ -41,7 +41,10 @@ impl Signals {
     /// # Errors
     /// When the system refuses the handlers.
     pub fn listen() -> io::Result<Self> {
-        Ok(Self { term: signal(SignalKind::terminate())?, int: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            term: signal(SignalKind::terminate())?,
+            int: signal(SignalKind::interrupt())?,
+        })
     }
 
     /// Waits for the next one and gives its name.
@@ -65,7 +68,10 @@ impl Signals {
                     let _ = handle.drain(format!("signal {name}")).await;
                 }
                 Asked::Force => {
-                    tracing::warn!(signal = name, "giving stragglers back; again to end at once");
+                    tracing::warn!(
+                        signal = name,
+                        "giving stragglers back; again to end at once"
+                    );
                     let _ = handle.force().await;
                 }
                 Asked::Exit => return,
@@ -81,6 +87,9 @@ mod tests {
     #[test]
     fn the_first_drains_the_second_forces_and_further_ones_end() {
         let asked: Vec<Asked> = (1..=4).map(Asked::by).collect();
-        assert_eq!(asked, [Asked::Drain, Asked::Force, Asked::Exit, Asked::Exit]);
+        assert_eq!(
+            asked,
+            [Asked::Drain, Asked::Force, Asked::Exit, Asked::Exit]
+        );
     }
 }

@@ -25,7 +25,7 @@ const PERMITS: u32 = 64;
 ///
 /// # Errors
 /// When its table cannot be written.
-pub async fn bench(args: &BenchArgs) -> io::Result<Exit> {
+pub(super) async fn bench(args: &BenchArgs) -> io::Result<Exit> {
     match args.name.as_str() {
         "engine" => engine(args.count.unwrap_or(1_000_000)).await,
         "memory" => memory(args.count.unwrap_or(100_000)).await,
@@ -57,7 +57,10 @@ impl Row {
 
 fn table(rows: &[Row]) -> io::Result<()> {
     let mut out = io::stdout().lock();
-    writeln!(out, "| what | count | per second | µs of CPU each | ratio to the first |")?;
+    writeln!(
+        out,
+        "| what | count | per second | µs of CPU each | ratio to the first |"
+    )?;
     writeln!(out, "|---|---|---|---|---|")?;
     for row in rows {
         writeln!(
@@ -81,8 +84,11 @@ async fn engine(count: u64) -> io::Result<Exit> {
         rows.push(deliveries(count, round, Arc::new(NoObserver), "delivery").await);
     }
     rows.sort_by(|one, other| one.name.cmp(&other.name));
-    let settings =
-        LogSettings { format: LogFormat::Text, level: LogLevel::Info, decisions: true };
+    let settings = LogSettings {
+        format: LogFormat::Text,
+        level: LogLevel::Info,
+        decisions: true,
+    };
     let sink = Logging::start_to(io::sink(), false, settings);
     let lines = Arc::new(LogObserver);
     rows.push(deliveries(count, 1, lines, "delivery with its decision line").await);
@@ -93,7 +99,9 @@ async fn engine(count: u64) -> io::Result<Exit> {
 
 fn bare_tasks(count: u64, round: u32) -> Row {
     let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).build();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .build();
     let (began, cpu) = (Instant::now(), cpu_time());
     std::thread::scope(|scope| {
         // A runtime cannot be blocked on from within another one.
@@ -114,7 +122,12 @@ fn bare_tasks(count: u64, round: u32) -> Row {
         });
     });
     let (took, cpu) = (began.elapsed(), cpu_time() - cpu);
-    Row { name: format!("bare tokio task under a semaphore, run {round}"), count, took, cpu }
+    Row {
+        name: format!("bare tokio task under a semaphore, run {round}"),
+        count,
+        took,
+        cpu,
+    }
 }
 
 async fn deliveries(count: u64, round: u32, observer: Arc<dyn Observer>, name: &str) -> Row {
@@ -126,7 +139,12 @@ async fn deliveries(count: u64, round: u32, observer: Arc<dyn Observer>, name: &
     until(&handle, |counts| counts.acked >= count).await;
     let (took, cpu) = (began.elapsed(), cpu_time() - cpu);
     let _ = handle.drain_and_wait("bench").await;
-    Row { name: format!("{name}, run {round}"), count, took, cpu }
+    Row {
+        name: format!("{name}, run {round}"),
+        count,
+        took,
+        cpu,
+    }
 }
 
 /// What a delivery in flight costs beyond its body and headers.
@@ -136,8 +154,14 @@ async fn memory(count: u64) -> io::Result<Exit> {
     let permits = u32::try_from(count).unwrap_or(u32::MAX);
     let spec = ConsumerSpec::new(QUEUE, QUEUE, never())
         .with_permits(permits)
-        .with(|spec| spec.prefetch = Prefetch::Count(NonZeroU32::new(permits).unwrap_or(NonZeroU32::MIN)));
-    let limits = LimiterLimits { permits, in_flight_bytes: 1 << 40, rate: None };
+        .with(|spec| {
+            spec.prefetch = Prefetch::Count(NonZeroU32::new(permits).unwrap_or(NonZeroU32::MIN))
+        });
+    let limits = LimiterLimits {
+        permits,
+        in_flight_bytes: 1 << 40,
+        rate: None,
+    };
     let engine = Engine::new(Arc::new(broker.clone()))
         .with_limits(limits)
         .with_drain_timeout(Duration::ZERO)
@@ -147,7 +171,10 @@ async fn memory(count: u64) -> io::Result<Exit> {
     let each = rss_bytes().saturating_sub(before) / count.max(1);
     let _ = handle.drain_and_wait("bench").await;
     let mut out = io::stdout().lock();
-    writeln!(out, "| in flight | bytes each beyond the message in the store |")?;
+    writeln!(
+        out,
+        "| in flight | bytes each beyond the message in the store |"
+    )?;
     writeln!(out, "|---|---|")?;
     writeln!(out, "| {count} | {each} |")?;
     Ok(Exit::Clean)
@@ -158,7 +185,11 @@ async fn drain(count: u64) -> io::Result<Exit> {
     let broker = filled(count).await;
     let permits = u32::try_from(count).unwrap_or(u32::MAX);
     let spec = ConsumerSpec::new(QUEUE, QUEUE, never()).with_permits(permits);
-    let limits = LimiterLimits { permits, in_flight_bytes: 1 << 40, rate: None };
+    let limits = LimiterLimits {
+        permits,
+        in_flight_bytes: 1 << 40,
+        rate: None,
+    };
     let engine = Engine::new(Arc::new(broker.clone()))
         .with_limits(limits)
         .with_drain_timeout(Duration::ZERO)
@@ -168,9 +199,14 @@ async fn drain(count: u64) -> io::Result<Exit> {
     let began = Instant::now();
     let end = handle.drain_and_wait("bench").await;
     let took = began.elapsed();
-    let EngineEnd::Drained(report) = end else { return Ok(Exit::Failure) };
+    let EngineEnd::Drained(report) = end else {
+        return Ok(Exit::Failure);
+    };
     let mut out = io::stdout().lock();
-    writeln!(out, "| stragglers | released | lost or abandoned | from the drain to the report, ms |")?;
+    writeln!(
+        out,
+        "| stragglers | released | lost or abandoned | from the drain to the report, ms |"
+    )?;
     writeln!(out, "|---|---|---|---|")?;
     writeln!(
         out,
@@ -211,14 +247,18 @@ fn never() -> Handler {
 }
 
 fn start(engine: Engine) -> Handle {
-    engine.start().expect("a release build unwinds, and the machine has a thread to give")
+    engine
+        .start()
+        .expect("a release build unwinds, and the machine has a thread to give")
 }
 
 /// A memory broker with so many messages of 64 bytes in one partition.
 async fn filled(count: u64) -> EmbeddedTransport {
     let broker = EmbeddedTransport::open(EmbeddedOptions::memory())
         .expect("a broker in memory needs nothing that could be missing");
-    let _ = broker.ensure_queue(&QueueName::from(QUEUE), NonZeroU32::MIN).await;
+    let _ = broker
+        .ensure_queue(&QueueName::from(QUEUE), NonZeroU32::MIN)
+        .await;
     let publisher = broker.publisher();
     let body = bytes::Bytes::from_static(&[b'x'; 64]);
     for _ in 0..count {
@@ -260,6 +300,12 @@ fn cpu_time() -> Duration {
 fn rss_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().trim_end_matches(" kB").trim().parse::<u64>().ok());
+    let kib = line.and_then(|line| {
+        line.trim()
+            .trim_end_matches(" kB")
+            .trim()
+            .parse::<u64>()
+            .ok()
+    });
     kib.unwrap_or(0) * 1024
 }

@@ -30,7 +30,10 @@ pub struct Failure {
 
 impl Failure {
     fn new(exit: Exit, text: impl Into<String>) -> Self {
-        Self { exit, text: text.into() }
+        Self {
+            exit,
+            text: text.into(),
+        }
     }
 }
 
@@ -71,7 +74,10 @@ impl Way {
     async fn publish(&mut self, queue: &str, lines: Vec<String>) -> Result<u64, Failure> {
         match self {
             Self::Process(client) => {
-                let request = Request::Publish { queue: queue.to_owned(), lines };
+                let request = Request::Publish {
+                    queue: queue.to_owned(),
+                    lines,
+                };
                 let done = client.request(&request, |_| {}).await?;
                 Ok(done["published"].as_u64().unwrap_or(0))
             }
@@ -87,7 +93,12 @@ impl Way {
         match self {
             Self::Process(client) => {
                 let mut items = Vec::new();
-                let request = Request::Get { queue, take, dead, limit };
+                let request = Request::Get {
+                    queue,
+                    take,
+                    dead,
+                    limit,
+                };
                 client.request(&request, |item| items.push(item)).await?;
                 Ok(items)
             }
@@ -100,10 +111,15 @@ impl Way {
 }
 
 async fn connect(plan: &Plan) -> Result<Option<Client>, Failure> {
-    Client::connect(&plan.control.socket).await.map_err(|error| {
-        let socket = plan.control.socket.display();
-        Failure::new(Exit::Failure, format!("failed to connect to {socket}: {error}"))
-    })
+    Client::connect(&plan.control.socket)
+        .await
+        .map_err(|error| {
+            let socket = plan.control.socket.display();
+            Failure::new(
+                Exit::Failure,
+                format!("failed to connect to {socket}: {error}"),
+            )
+        })
 }
 
 fn no_process(plan: &Plan) -> Failure {
@@ -130,7 +146,10 @@ pub async fn publish(plan: &Plan, args: &PublishArgs, json: bool) -> Result<Exit
         }
         (None, Some(path)) if path != Path::new("-") => {
             let file = std::fs::File::open(path).map_err(|error| {
-                Failure::new(Exit::Usage, format!("failed to open {}: {error}", path.display()))
+                Failure::new(
+                    Exit::Usage,
+                    format!("failed to open {}: {error}", path.display()),
+                )
             })?;
             published += publish_lines(&mut way, args, &mut io::BufReader::new(file)).await?;
         }
@@ -156,8 +175,11 @@ fn line_of(body: &str, args: &PublishArgs) -> String {
     if let Some(id) = &args.id {
         line.insert("id".to_owned(), json!(id));
     }
-    let headers: Map<String, Value> =
-        args.headers.iter().map(|header| (header.name.clone(), json!(header.value))).collect();
+    let headers: Map<String, Value> = args
+        .headers
+        .iter()
+        .map(|header| (header.name.clone(), json!(header.value)))
+        .collect();
     if !headers.is_empty() {
         line.insert("headers".to_owned(), Value::Object(headers));
     }
@@ -199,10 +221,15 @@ async fn send(
     if batch.is_empty() {
         return Ok(0);
     }
-    way.publish(queue, std::mem::take(batch)).await.map_err(|failure| {
-        let text = format!("{before} published before this batch of lines: {}", failure.text);
-        Failure::new(failure.exit, text)
-    })
+    way.publish(queue, std::mem::take(batch))
+        .await
+        .map_err(|failure| {
+            let text = format!(
+                "{before} published before this batch of lines: {}",
+                failure.text
+            );
+            Failure::new(failure.exit, text)
+        })
 }
 
 /// `acquit get`: messages as JSON lines.
@@ -215,7 +242,9 @@ pub async fn get(plan: &Plan, args: &GetArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Usage, text));
     }
     let mut way = Way::find(plan).await?;
-    let limit = args.limit.map_or(GET_DEFAULT, |n| usize::try_from(n).unwrap_or(usize::MAX));
+    let limit = args
+        .limit
+        .map_or(GET_DEFAULT, |n| usize::try_from(n).unwrap_or(usize::MAX));
     let items = way.get(args, limit).await?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     for item in &items {
@@ -261,7 +290,10 @@ pub async fn status(plan: &Plan, json: bool) -> Result<Exit, Failure> {
 /// See [`Failure`].
 pub async fn drain(plan: &Plan, wait: bool, json: bool) -> Result<Exit, Failure> {
     let mut client = process(plan).await?;
-    let request = Request::Drain { reason: "acquit drain".to_owned(), wait };
+    let request = Request::Drain {
+        reason: "acquit drain".to_owned(),
+        wait,
+    };
     let value = client.request(&request, |_| {}).await?;
     if !wait {
         writeln!(io::stdout().lock(), "draining")?;
@@ -269,7 +301,11 @@ pub async fn drain(plan: &Plan, wait: bool, json: bool) -> Result<Exit, Failure>
     }
     let report: acquit_actors::DrainReport =
         serde_json::from_value(value.clone()).map_err(ClientError::Version)?;
-    let text = if json { value.to_string() } else { report.to_string() };
+    let text = if json {
+        value.to_string()
+    } else {
+        report.to_string()
+    };
     writeln!(io::stdout().lock(), "{text}")?;
     Ok(Exit::from_engine(report.exit_code()))
 }
@@ -282,17 +318,29 @@ pub async fn inflight(plan: &Plan, json: bool) -> Result<Exit, Failure> {
     const SHOWN_MAX: usize = 1000;
     let mut client = process(plan).await?;
     let mut items = Vec::new();
-    client.request(&Request::Inflight { max: SHOWN_MAX }, |item| items.push(item)).await?;
+    client
+        .request(&Request::Inflight { max: SHOWN_MAX }, |item| {
+            items.push(item)
+        })
+        .await?;
     let mut out = io::stdout().lock();
     if !json {
-        writeln!(out, "{:>10} {:<16} {:>4} {:<10} {:>10}  id", "number", "consumer", "part", "state", "age")?;
+        writeln!(
+            out,
+            "{:>10} {:<16} {:>4} {:<10} {:>10}  id",
+            "number", "consumer", "part", "state", "age"
+        )?;
     }
     for item in &items {
         if json {
             writeln!(out, "{item}")?;
             continue;
         }
-        let word = |key: &str| item[key].as_str().map_or_else(|| "-".to_owned(), |s| escape_cut(s, 60));
+        let word = |key: &str| {
+            item[key]
+                .as_str()
+                .map_or_else(|| "-".to_owned(), |s| escape_cut(s, 60))
+        };
         let age = std::time::Duration::from_millis(item["age-ms"].as_u64().unwrap_or(0));
         writeln!(
             out,

@@ -15,7 +15,12 @@ use crate::control::Request;
 pub async fn dispatch(args: Args) -> io::Result<Exit> {
     let action = args.action();
     if action == Command::Check {
-        return check(&args.config, args.json, &mut io::stdout().lock(), &mut io::stderr().lock());
+        return check(
+            &args.config,
+            args.json,
+            &mut io::stdout().lock(),
+            &mut io::stderr().lock(),
+        );
     }
     if let Command::Bench(bench) = &action {
         return super::bench::bench(bench).await;
@@ -59,19 +64,32 @@ async fn command(plan: &Plan, action: Command, json: bool) -> Result<Exit, Failu
         Command::Inflight => commands::inflight(plan, json).await,
         Command::Pause(args) => {
             let reason = "acquit pause".to_owned();
-            let request = Request::Pause { consumer: args.consumer, partition: None, reason };
+            let request = Request::Pause {
+                consumer: args.consumer,
+                partition: None,
+                reason,
+            };
             commands::order(plan, &request, "paused").await
         }
         Command::Resume(args) => {
-            let request = Request::Resume { consumer: args.consumer, partition: None };
+            let request = Request::Resume {
+                consumer: args.consumer,
+                partition: None,
+            };
             commands::order(plan, &request, "resumed").await
         }
         Command::Scale(args) => {
-            let request = Request::Scale { consumer: args.consumer, permits: args.permits };
+            let request = Request::Scale {
+                consumer: args.consumer,
+                permits: args.permits,
+            };
             commands::order(plan, &request, "scaled").await
         }
         Command::Cancel(args) => {
-            let request = Request::Cancel { delivery: args.id, release: false };
+            let request = Request::Cancel {
+                delivery: args.id,
+                release: false,
+            };
             commands::order(plan, &request, "cancelled").await
         }
     }

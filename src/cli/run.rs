@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acquit_actors::{DrainReport, EngineEnd, Handle, Phase, Snapshot};
+use acquit_actors::model::Phase;
+use acquit_actors::{DrainReport, EngineEnd, Handle, Snapshot};
 
 use super::view::{View, summary};
 use super::{Exit, RunArgs};
@@ -40,8 +41,7 @@ pub struct RunOptions {
 /// # Errors
 /// Only when the report cannot be written; all else is an exit code and a text on standard error.
 pub async fn run(plan: Plan, options: RunOptions) -> io::Result<Exit> {
-    let view = (io::stderr().is_terminal() && !options.log_asked && !options.json)
-        .then(View::new);
+    let view = (io::stderr().is_terminal() && !options.log_asked && !options.json).then(View::new);
     let logging = match start_log(&options, view.as_ref()) {
         Ok(logging) => logging,
         Err(error) => return fail(Exit::Failure, &error),
@@ -135,12 +135,18 @@ async fn watch(
         if view.is_none() && !until_idle {
             continue;
         }
-        let Ok(snapshot) = handle.snapshot().await else { continue };
+        let Ok(snapshot) = handle.snapshot().await else {
+            continue;
+        };
         let depths = desk.depths().await;
         if let Some(view) = view {
             view.update(&snapshot, &depths);
         }
-        idle_looks = if is_idle(&snapshot, &depths) { idle_looks + 1 } else { 0 };
+        idle_looks = if is_idle(&snapshot, &depths) {
+            idle_looks + 1
+        } else {
+            0
+        };
         // Twice in a row: between two looks nothing was in hand and nothing came.
         if until_idle && idle_looks >= 2 && snapshot.phase == Phase::Running {
             let _ = handle.drain("idle").await;
@@ -173,7 +179,10 @@ async fn tell(
             }
         }
         EngineEnd::GaveUp(why) => {
-            eprint(&format!("acquit: a supervisor gave up: {}", escape_cut(why, 1000)));
+            eprint(&format!(
+                "acquit: a supervisor gave up: {}",
+                escape_cut(why, 1000)
+            ));
         }
         other => eprint(&format!("acquit: {other:?}")),
     }
@@ -200,11 +209,18 @@ fn tell_report(report: &DrainReport, json: bool) -> io::Result<()> {
 
 fn make_state_dir(dir: &Path) -> io::Result<()> {
     use std::os::unix::fs::DirBuilderExt;
-    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
 }
 
 fn exit_of(error: &AppError) -> Exit {
-    if error.is_configuration() { Exit::Usage } else { Exit::Failure }
+    if error.is_configuration() {
+        Exit::Usage
+    } else {
+        Exit::Failure
+    }
 }
 
 fn fail(exit: Exit, error: &dyn std::error::Error) -> io::Result<Exit> {

@@ -411,8 +411,9 @@ impl DeliveryActor {
                     _ => None,
                 };
                 let owed = state.owed.take();
-                state.outgoing = owed
-                    .or_else(|| build_outgoing(&self.world, &self.record, what, reason, state).map(Box::new));
+                state.outgoing = owed.or_else(|| {
+                    build_outgoing(&self.world, &self.record, what, reason, state).map(Box::new)
+                });
             }
             state.publish_tries += 1;
             state.publish_token = self.world.next_token();

@@ -240,10 +240,11 @@ impl EmbeddedTransport {
         &self,
         partition: &Arc<PartitionShared>,
     ) -> Result<PartitionStats, EmbeddedError> {
-        let mut state = partition.lock();
-        state.core.advance(self.0.clock.now());
-        let (counts, dead) = (state.core.counts(), state.dead_count);
-        drop(state);
+        let (counts, dead) = {
+            let mut state = partition.lock();
+            state.core.advance(self.0.clock.now());
+            (state.core.counts(), state.dead_count)
+        };
         let oldest = self.peek_partition(partition, 1).await?;
         let wall = self.0.clock.wall_millis();
         let age = |(_, _, message): &(u64, Tally, Arc<Message>)| {
