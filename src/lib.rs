@@ -7,6 +7,7 @@
 
 pub mod cli;
 pub mod config;
+pub mod feed;
 pub mod handlers;
 pub mod telemetry;
 
