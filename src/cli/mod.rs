@@ -3,6 +3,7 @@
 mod args;
 mod check;
 mod exit;
+pub mod view;
 
 pub use args::{
     Args, BenchArgs, CancelArgs, Command, ConsumerArgs, DrainArgs, GetArgs, HeaderArg, PublishArgs,
