@@ -312,7 +312,7 @@ impl Desk for EmbeddedDesk {
         })
     }
 
-    fn depths(&self) -> BoxFuture<'_, BTreeMap<String, QueueDepth>> {
+    fn depths(&self) -> BoxFuture<'_, BTreeMap<QueueName, QueueDepth>> {
         Box::pin(async move {
             let mut depths = BTreeMap::new();
             for queue in &self.queues {
@@ -328,7 +328,7 @@ impl Desk for EmbeddedDesk {
                             .oldest_age
                             .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
                     };
-                    depths.insert(queue.to_string(), depth);
+                    depths.insert(queue.clone(), depth);
                 }
             }
             depths

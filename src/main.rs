@@ -24,6 +24,8 @@ fn main() -> ExitCode {
     };
     match exit {
         Ok(exit) => end(exit),
+        // Who read our output has had enough: `acquit get words | head`.
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => end(Exit::Clean),
         Err(error) => {
             let _ = writeln!(std::io::stderr(), "acquit: {error}");
             end(Exit::Failure)

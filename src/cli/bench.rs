@@ -98,28 +98,10 @@ async fn engine(count: u64) -> io::Result<Exit> {
 }
 
 fn bare_tasks(count: u64, round: u32) -> Row {
-    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(threads)
-        .build();
     let (began, cpu) = (Instant::now(), cpu_time());
+    // A thread of its own: a runtime cannot be made and dropped within another one.
     std::thread::scope(|scope| {
-        // A runtime cannot be blocked on from within another one.
-        scope.spawn(|| {
-            let Ok(runtime) = &runtime else { return };
-            runtime.block_on(async {
-                let permits = Arc::new(tokio::sync::Semaphore::new(PERMITS as usize));
-                let spawner = tokio::spawn(async move {
-                    for _ in 0..count {
-                        if let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
-                            tokio::spawn(async move { drop(permit) });
-                        }
-                    }
-                    let _ = permits.acquire_many(PERMITS).await;
-                });
-                let _ = spawner.await;
-            });
-        });
+        scope.spawn(|| spawn_bare_tasks(count));
     });
     let (took, cpu) = (began.elapsed(), cpu_time() - cpu);
     Row {
@@ -128,6 +110,26 @@ fn bare_tasks(count: u64, round: u32) -> Row {
         took,
         cpu,
     }
+}
+
+fn spawn_bare_tasks(count: u64) {
+    let threads = std::thread::available_parallelism().map_or(2, std::num::NonZero::get);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads)
+        .build();
+    let runtime = runtime.expect("the machine has threads to give");
+    runtime.block_on(async {
+        let permits = Arc::new(tokio::sync::Semaphore::new(PERMITS as usize));
+        let spawner = tokio::spawn(async move {
+            for _ in 0..count {
+                if let Ok(permit) = Arc::clone(&permits).acquire_owned().await {
+                    tokio::spawn(async move { drop(permit) });
+                }
+            }
+            let _ = permits.acquire_many(PERMITS).await;
+        });
+        let _ = spawner.await;
+    });
 }
 
 async fn deliveries(count: u64, round: u32, observer: Arc<dyn Observer>, name: &str) -> Row {

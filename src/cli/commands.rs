@@ -24,7 +24,7 @@ const GET_DEFAULT: usize = 10_000;
 pub struct Failure {
     /// How the process ends.
     pub exit: Exit,
-    /// What to say.
+    /// What to say; empty if nobody listens any more.
     pub text: String,
 }
 
@@ -39,7 +39,11 @@ impl Failure {
 
 impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
-        Self::new(Exit::Failure, error.to_string())
+        // Who read our output has had enough: `acquit get words | head`.
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Self::new(Exit::Clean, String::new()),
+            _ => Self::new(Exit::Failure, error.to_string()),
+        }
     }
 }
 
@@ -248,8 +252,7 @@ pub async fn get(plan: &Plan, args: &GetArgs) -> Result<Exit, Failure> {
     let items = way.get(args, limit).await?;
     let mut out = io::BufWriter::new(io::stdout().lock());
     for item in &items {
-        serde_json::to_writer(&mut out, item).map_err(io::Error::from)?;
-        out.write_all(b"\n")?;
+        writeln!(out, "{item}")?;
     }
     out.flush()?;
     if items.len() == limit && args.limit.is_none() {

@@ -47,6 +47,7 @@ pub async fn dispatch(args: Args) -> io::Result<Exit> {
     }
     match command(&plan, action, args.json).await {
         Ok(exit) => Ok(exit),
+        Err(Failure { exit, text }) if text.is_empty() => Ok(exit),
         Err(Failure { exit, text }) => {
             writeln!(io::stderr().lock(), "acquit: {text}")?;
             Ok(exit)

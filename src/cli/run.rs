@@ -1,12 +1,12 @@
 //! `acquit run`: the main job, from start to drain report.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acquit_actors::model::Phase;
+use acquit_actors::model::{Phase, QueueName};
 use acquit_actors::{DrainReport, EngineEnd, Handle, Snapshot};
 
 use super::view::{View, summary};
@@ -15,7 +15,7 @@ use crate::app::{self, AppError, EmbeddedDesk};
 use crate::config::Plan;
 use crate::control::{ControlError, Desk, QueueDepth, Server};
 use crate::signal::Signals;
-use crate::telemetry::{LogLevel, LogObserver, LogSettings, Logging, escape_cut};
+use crate::telemetry::{LogLevel, LogObserver, LogSettings, Logging, LoggingError, escape_cut};
 
 /// How often the view is drawn and idleness is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -41,34 +41,34 @@ pub struct RunOptions {
 /// # Errors
 /// Only when the report cannot be written; all else is an exit code and a text on standard error.
 pub async fn run(plan: Plan, options: RunOptions) -> io::Result<Exit> {
-    let view = (io::stderr().is_terminal() && !options.log_asked && !options.json).then(View::new);
+    let wanted = !options.log_asked && !options.json;
+    let mut view = wanted.then(View::new).filter(View::is_live);
     let logging = match start_log(&options, view.as_ref()) {
         Ok(logging) => logging,
         Err(error) => return fail(Exit::Failure, &error),
     };
-    let exit = supervise(&plan, &options, view.as_ref()).await;
+    Logging::take_panics();
+    let exit = supervise(&plan, &options, view.as_mut()).await;
     logging.flush_within(LOG_FLUSH);
     exit
 }
 
-fn start_log(options: &RunOptions, view: Option<&View>) -> Result<Logging, impl std::error::Error> {
-    let logging = match view {
-        // Above a live view only what needs a person is worth a line.
-        Some(view) => {
-            let mut settings = options.log;
-            settings.level = settings.level.min(LogLevel::Warn);
-            settings.decisions = false;
-            Logging::start_to(view.writer(), view.is_colourful(), settings)
-        }
-        None => Logging::start(options.log),
+fn start_log(options: &RunOptions, view: Option<&View>) -> Result<Logging, LoggingError> {
+    let Some(view) = view else {
+        return Logging::start(options.log);
     };
-    if logging.is_ok() {
-        Logging::take_panics();
-    }
-    logging
+    // Above a live view only what needs a person is worth a line.
+    let mut settings = options.log;
+    settings.level = settings.level.min(LogLevel::Warn);
+    settings.decisions = false;
+    Logging::start_to(view.writer(), view.is_colourful(), settings)
 }
 
-async fn supervise(plan: &Plan, options: &RunOptions, view: Option<&View>) -> io::Result<Exit> {
+async fn supervise(
+    plan: &Plan,
+    options: &RunOptions,
+    mut view: Option<&mut View>,
+) -> io::Result<Exit> {
     for warning in plan.warnings() {
         tracing::warn!("{}", warning.line(&plan.file));
     }
@@ -103,7 +103,7 @@ async fn supervise(plan: &Plan, options: &RunOptions, view: Option<&View>) -> io
         "running"
     );
     let desk: Arc<dyn Desk> = Arc::new(EmbeddedDesk::new(plan, &broker));
-    let watch = watch(&handle, &*desk, view, options.run.until_idle);
+    let watch = watch(&handle, &*desk, view.as_deref_mut(), options.run.until_idle);
     let serve = server.serve(plan.worker.name.clone(), handle.clone(), Arc::clone(&desk));
     let (end, last) = tokio::select! {
         ended = watch => ended,
@@ -123,7 +123,7 @@ async fn supervise(plan: &Plan, options: &RunOptions, view: Option<&View>) -> io
 async fn watch(
     handle: &Handle,
     desk: &dyn Desk,
-    view: Option<&View>,
+    mut view: Option<&mut View>,
     until_idle: bool,
 ) -> (EngineEnd, Option<Snapshot>) {
     let mut last = None;
@@ -139,7 +139,7 @@ async fn watch(
             continue;
         };
         let depths = desk.depths().await;
-        if let Some(view) = view {
+        if let Some(view) = &mut view {
             view.update(&snapshot, &depths);
         }
         idle_looks = if is_idle(&snapshot, &depths) {
@@ -156,9 +156,9 @@ async fn watch(
 }
 
 /// Nothing is in hand, nothing waits in a consumed queue, and every feed has ended.
-fn is_idle(snapshot: &Snapshot, depths: &BTreeMap<String, QueueDepth>) -> bool {
+fn is_idle(snapshot: &Snapshot, depths: &BTreeMap<QueueName, QueueDepth>) -> bool {
     let consumed = snapshot.consumers.iter().all(|consumer| {
-        let depth = depths.get(consumer.queue.as_str());
+        let depth = depths.get(&consumer.queue);
         consumer.counts.in_hand == 0
             && depth.is_some_and(|d| d.ready == 0 && d.delayed == 0 && d.leased == 0)
     });

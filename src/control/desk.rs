@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use acquit_actors::model::QueueName;
 use acquit_actors::ports::BoxFuture;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -42,5 +43,5 @@ pub trait Desk: Send + Sync {
     ) -> BoxFuture<'_, Result<Vec<Value>, DeskError>>;
 
     /// Counts what stands in the queues that the configuration names.
-    fn depths(&self) -> BoxFuture<'_, BTreeMap<String, QueueDepth>>;
+    fn depths(&self) -> BoxFuture<'_, BTreeMap<QueueName, QueueDepth>>;
 }

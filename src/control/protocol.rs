@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use acquit_actors::Snapshot;
+use acquit_actors::model::QueueName;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -110,5 +111,5 @@ pub struct StatusReport {
     /// The engine.
     pub snapshot: Snapshot,
     /// What stands in the queues that the configuration names.
-    pub depths: BTreeMap<String, QueueDepth>,
+    pub depths: BTreeMap<QueueName, QueueDepth>,
 }

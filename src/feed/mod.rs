@@ -4,7 +4,10 @@
 //! else: no broker, no configuration file, no actor. A feed stores no position of its own: the
 //! cursor goes out with each batch and is kept by whoever publishes it.
 
+use acquit_actors::model::{MessageId, Outgoing, QueueName};
+
 mod aside;
+mod error;
 mod file;
 mod head;
 mod line;
@@ -19,14 +22,11 @@ pub use line::LINE_MAX;
 ///
 /// # Errors
 /// What is wrong with the line, without its content.
-pub fn parse_line(
-    line: &[u8],
-    queue: &acquit_actors::model::QueueName,
-) -> Result<acquit_actors::model::Outgoing, String> {
+pub fn parse_line(line: &[u8], queue: &QueueName) -> Result<Outgoing, String> {
     let fed = line::parse(line).map_err(|error| error.to_string())?;
-    let mut message = acquit_actors::model::Outgoing::new(queue.clone(), fed.body);
+    let mut message = Outgoing::new(queue.clone(), fed.body);
     message.key = fed.key;
-    message.id = fed.id.map(acquit_actors::model::MessageId::from);
+    message.id = fed.id.map(MessageId::from);
     message.headers = fed.headers;
     Ok(message)
 }

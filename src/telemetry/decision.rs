@@ -62,7 +62,13 @@ impl Observer for LogObserver {
     fn actor_exited(&self, actor: &str, reason: &str, restarted: bool) {
         let reason = cut(reason, ERROR_MAX);
         let reason = reason.as_ref();
-        tracing::warn!(target: ENGINE_TARGET, actor, reason, restarted, "actor exited");
+        // An orderly end is no news; every other one is.
+        match reason {
+            "normal" | "shutdown" => {
+                tracing::debug!(target: ENGINE_TARGET, actor, reason, restarted, "actor exited");
+            }
+            _ => tracing::warn!(target: ENGINE_TARGET, actor, reason, restarted, "actor exited"),
+        }
     }
 
     fn notice(&self, text: &str) {

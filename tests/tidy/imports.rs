@@ -142,6 +142,14 @@ const TABLE: &[Area] = &[
         crates: Names::AllBut(CLIENTS_AND_ACTIX),
     },
     Area {
+        layer: "L5 feeds",
+        files: &["src/feed/*"],
+        modules: NOTHING,
+        // What a feeder is started from is assembled by the actors crate.
+        actors: Names::Only(&["model", "ports", "FeedSpec"]),
+        crates: Names::AllBut(CLIENTS_AND_ACTIX),
+    },
+    Area {
         layer: "L6 around the engine",
         files: &[
             "src/config/*",
