@@ -27,7 +27,7 @@ use crate::ports::{NoObserver, Observer, Transport};
 use crate::publisher::PublisherActor;
 use crate::registry::Registry;
 use crate::settlement::{Event, State};
-use crate::shutdown::{BeginDrain, CoordinatorActor, Force};
+use crate::shutdown::{CoordinatorActor, request_drain, request_force};
 use crate::status::{in_flight, snapshot};
 use crate::supervision::{
     Child, ChildSpec, ExitReason, Intensity, PanicAbort, RestartPolicy, Root, Slot, Strategy,
@@ -520,26 +520,24 @@ fn coordinator_child(world: &Rc<World>, drain_timeout: Duration) -> ChildSpec {
 async fn perform(world: &Rc<World>, root: &Root, command: Command) {
     match command {
         Command::Drain { reason } => {
-            world.coordinator.do_send(BeginDrain { reason });
+            request_drain(world, reason);
         }
-        Command::Force => {
-            world.coordinator.do_send(Force);
-        }
+        Command::Force => request_force(world),
         Command::Pause {
             target,
             reason,
             reply,
         } => {
             let done = each(world, &target, |partition| {
-                partition.slot.do_send(ConsumerMessage::Pause {
-                    reason: reason.clone(),
-                });
+                partition.note_pause(&reason);
+                partition.slot.do_send(ConsumerMessage::Paused);
             });
             let _ = reply.send(done);
         }
         Command::Resume { target, reply } => {
             let done = each(world, &target, |partition| {
-                partition.slot.do_send(ConsumerMessage::Resume);
+                *partition.paused.borrow_mut() = None;
+                partition.slot.do_send(ConsumerMessage::Resumed);
             });
             let _ = reply.send(done);
         }
