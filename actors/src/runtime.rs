@@ -19,10 +19,10 @@ use crate::feed::{FeedShared, FeedSpec, feed};
 use crate::handle::{COMMANDS_MAX, Command, CommandError, EngineEnd, Handle, Target};
 use crate::ledger::{Ledger, LedgerLimits};
 use crate::limiter::{
-    Ask, AskMany, ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterActor, LimiterLimits,
-    PermitBook, PermitKey, Resize,
+    Ask, AskMany, AskRefused, ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterActor,
+    LimiterLimits, PermitBook, PermitKey, Resize,
 };
-use crate::model::{Outcome, PartitionId, Phase, RejectReason};
+use crate::model::{DeliveryId, Outcome, PartitionId, Phase, RejectReason};
 use crate::ports::{NoObserver, Observer, Transport};
 use crate::publisher::PublisherActor;
 use crate::registry::Registry;
@@ -436,12 +436,7 @@ fn limiter_child(world: &Rc<World>) -> ChildSpec {
                 .registry
                 .tell(delivery, DeliveryMessage::Granted(permit));
         });
-        let on_refused = Rc::new(move |delivery, refusal: crate::limiter::AskRefused| {
-            let outcome = Outcome::Rejected(RejectReason::TooLarge);
-            let error = Some(refusal.to_string());
-            let judged = DeliveryMessage::Judged { outcome, error };
-            let _ = refused.registry.tell(delivery, judged);
-        });
+        let on_refused = Rc::new(move |delivery, refusal| refuse_ask(&refused, delivery, &refusal));
         let (child, addr) = Child::start(link, |_| {
             LimiterActor::new(world.book.clone(), on_granted, on_refused)
         });
@@ -450,6 +445,14 @@ fn limiter_child(world: &Rc<World>) -> ChildSpec {
         child
     };
     ChildSpec::new("limiter", RestartPolicy::Permanent, Box::new(start))
+}
+
+/// Concludes a delivery whose ask can never be granted.
+fn refuse_ask(world: &World, delivery: DeliveryId, refusal: &AskRefused) {
+    let outcome = Outcome::Rejected(RejectReason::TooLarge);
+    let error = Some(refusal.to_string());
+    let judged = DeliveryMessage::Judged { outcome, error };
+    let _ = world.registry.tell(delivery, judged);
 }
 
 /// Asks once more for what waits: an ask may have died in the mailbox of the limiter before.
@@ -635,13 +638,16 @@ fn each(
 }
 
 async fn resize(world: &World, resize: Resize) -> Result<(), CommandError> {
-    match world.limiter.send(resize).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(refused)) => Err(CommandError::Refused(refused.to_string())),
-        Err(_) => Err(CommandError::Refused(
-            "the limiter is being restarted".to_owned(),
-        )),
-    }
+    let resized = match world.limiter.send(resize).await {
+        Ok(resized) => resized,
+        // It starts, or starts again. The book outlives it; resizing twice is resizing once.
+        Err(_) => world.book.resize(resize).map(|impossible| {
+            for (delivery, refusal) in impossible {
+                refuse_ask(world, delivery, &refusal);
+            }
+        }),
+    };
+    resized.map_err(|refused| CommandError::Refused(refused.to_string()))
 }
 
 async fn scale(

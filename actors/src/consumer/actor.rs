@@ -169,6 +169,7 @@ impl ConsumerActor {
                 self.apply(SubscriptionEvent::Opened, ctx);
             }
             PumpReport::OpenFailed(error) => {
+                self.pump = None;
                 self.note_lost("failed to open", &error.to_string());
                 if error.is_transient() {
                     self.apply(SubscriptionEvent::OpenFailed, ctx);
@@ -563,6 +564,7 @@ impl Actor for ConsumerActor {
         self.lose_deliveries();
         // Without a source nothing is handed out.
         self.partition.quiet.set(true);
+        self.partition.state.set(self.subscription.state());
         if self.partition.paused.borrow().is_none() {
             self.apply(SubscriptionEvent::ResumeAsked, ctx);
         }

@@ -459,7 +459,9 @@ impl DeliveryActor {
     }
 
     /// Says once, loudly, that a publish is refused for good and nothing else may take the work.
+    /// It is not given up: it waits for an operator, or for the end of a drain.
     fn park(&self) {
+        self.disarm(TimerKind::PublishGiveUp);
         let text = format!(
             "consumer {} delivery {}: its publish is refused for good and there is no dead-letter-queue; it is kept and tried again until somebody acts: {}",
             self.record.partition.consumer.spec.name,

@@ -240,6 +240,8 @@ fn a_state_is_never_shown_that_is_not_running_or_waiting() {
     run_virtual(async {
         let broker = ScriptedTransport::new();
         let handle = start(&broker, words(obedient(&Runs::default())));
+        broker.push("words", "ok");
+        broker.settled(1).await;
         handle.inject_panic(Victim::Publisher).await.unwrap();
         let mut seen_restart = false;
         for _ in 0..100 {

@@ -181,7 +181,9 @@ pub(crate) async fn until(what: &str, is: impl AsyncFn() -> bool) {
     let real = std::time::Instant::now();
     let virtual_start = tokio::time::Instant::now();
     while !is().await {
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        let step = virtual_start.elapsed() / 50;
+        let step = step.clamp(Duration::from_millis(1), Duration::from_millis(500));
+        tokio::time::sleep(step).await;
         let too_long = virtual_start.elapsed() > Duration::from_secs(600)
             || real.elapsed() > Duration::from_secs(60);
         assert!(!too_long, "waited in vain until {what}");
