@@ -19,11 +19,11 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
 use crate::consumer::ConsumerMessage;
 use crate::delivery::{
-    Completion, DeliveryMessage, DeliveryRecord, TimerKind, remember, start_delivery,
+    Completion, DeliveryMessage, DeliveryRecord, TimerKind, readmit, remember, start_delivery,
 };
 use crate::model::{Backoff, DeliveryId, Disposition, Outcome, Phase, RejectReason};
 use crate::publisher::Published;
-use crate::settlement::{CancelKind, Effect, Event, Machine, State};
+use crate::settlement::{Effect, Event, Machine, State};
 use crate::supervision::StopActor;
 use crate::world::World;
 
@@ -41,14 +41,16 @@ const DEATH_BACKOFF: Backoff = Backoff {
 #[rtype(result = "()")]
 pub(crate) struct DeliveryDied {
     pub(crate) delivery: DeliveryId,
+    /// Which actor of it.
+    pub(crate) incarnation: u32,
     pub(crate) panicked: bool,
 }
 
 /// The delivery of a dead actor has waited long enough.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-struct ReleaseDue {
-    delivery: DeliveryId,
+pub(crate) struct ReleaseDue {
+    pub(crate) delivery: DeliveryId,
 }
 
 /// The parent of all delivery actors.
@@ -65,16 +67,19 @@ impl DeliveriesActor {
         let Some(record) = self.world.registry.get(died.delivery) else {
             return;
         };
+        if record.state.borrow().incarnation != died.incarnation {
+            return; // heard already
+        }
         let reason = if died.panicked { "panicked" } else { "stopped" };
         self.world
             .observe(|observer| observer.actor_exited("delivery", reason, false));
         crate::consumer::bump(&record.partition.counters.actor_deaths);
         self.silence(&record);
-        let deaths = {
-            let mut state = record.state.borrow_mut();
-            state.deaths = state.deaths.saturating_add(1);
-            state.deaths
-        };
+        let adoption = record.state.borrow_mut().adoption.take();
+        if let Some(adoption) = adoption {
+            record.take_over(adoption);
+        }
+        let deaths = self.world.registry.count_death(&record);
         let taken = record.state.borrow().settler_taken;
         if deaths >= 2 && !taken {
             self.revive(&record, {
@@ -87,9 +92,7 @@ impl DeliveriesActor {
             });
             return;
         }
-        if taken || is_finished(&record) {
-            self.remember_finished(&record);
-        }
+        self.remember_finished(&record);
         if taken {
             self.revive(&record, DeliveryMessage::Happened(Event::ChannelLost));
             let generation = record.state.borrow().generation;
@@ -97,6 +100,16 @@ impl DeliveriesActor {
                 .partition
                 .slot
                 .do_send(ConsumerMessage::Reopen { generation });
+            return;
+        }
+        self.release_later(&record, ctx);
+    }
+
+    fn release_later(&self, record: &DeliveryRecord, ctx: &mut Context<Self>) {
+        if self.world.phase.get() >= Phase::Draining {
+            ctx.notify(ReleaseDue {
+                delivery: record.id,
+            });
             return;
         }
         let delay = DEATH_BACKOFF.delay(record.partition.deaths_in_a_row(), rand::random());
@@ -108,10 +121,12 @@ impl DeliveriesActor {
         );
     }
 
-    /// Stops the handler and the timers of a dead actor's delivery and gives its permit back.
+    /// Stops the handler and the timers of a dead actor's delivery and gives its permit back. Its
+    /// incarnation goes up, so that its death is heard once.
     fn silence(&self, record: &DeliveryRecord) {
         let mut state = record.state.borrow_mut();
         state.addr = None;
+        state.incarnation += 1;
         state.permit = None;
         if let Some(control) = state.control.take() {
             control.abort();
@@ -121,19 +136,10 @@ impl DeliveriesActor {
         }
     }
 
+    /// Remembers what the dead actor would have: the decision that stood, by the ledger's rule.
     fn remember_finished(&self, record: &Rc<DeliveryRecord>) {
-        let (outcome, rules) = {
-            let state = record.state.borrow();
-            (state.outcome, *state.machine.rules())
-        };
-        let Some(outcome) = outcome else { return };
-        let decision = crate::settlement::decide(outcome, &rules);
-        let concluded = matches!(
-            decision.disposition,
-            Disposition::Ack | Disposition::Reject { .. }
-        );
-        if concluded {
-            let sent = record.state.borrow().settler_taken;
+        let bequest = record.state.borrow().machine.bequest();
+        if let Some(Effect::Remember { decision, sent }) = bequest {
             remember(&self.world, record, decision, sent);
         }
     }
@@ -146,6 +152,7 @@ impl DeliveriesActor {
             state.machine = Machine::new(rules);
             state.publishing = None;
             state.publish_token = 0;
+            state.deferred = None;
         }
         let addr = start_delivery(&self.world, record);
         addr.do_send(first);
@@ -175,31 +182,26 @@ impl DeliveriesActor {
     }
 }
 
-fn is_finished(record: &DeliveryRecord) -> bool {
-    matches!(
-        record.state.borrow().outcome,
-        Some(Outcome::Completed | Outcome::Rejected(_) | Outcome::Discarded)
-    )
-}
-
 impl Actor for DeliveriesActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         ctx.run_interval(TICK, |this, _| this.tick());
-        // Deaths that nobody heard while this actor was being restarted.
+        // Deaths that nobody heard while this actor was being restarted, and those it had heard:
+        // their releases were due in its own timers.
         for record in self.world.registry.all() {
-            if record
-                .state
-                .borrow()
-                .addr
-                .as_ref()
-                .is_none_or(|addr| !addr.connected())
-            {
-                ctx.notify(DeliveryDied {
+            let state = record.state.borrow();
+            match &state.addr {
+                Some(addr) if addr.connected() => {}
+                Some(_) => ctx.notify(DeliveryDied {
                     delivery: record.id,
-                    panicked: false,
-                });
+                    incarnation: state.incarnation,
+                    panicked: true,
+                }),
+                None => {
+                    drop(state);
+                    self.release_later(&record, ctx);
+                }
             }
         }
     }
@@ -221,8 +223,7 @@ impl Handler<ReleaseDue> for DeliveriesActor {
             return;
         };
         if record.state.borrow().addr.is_none() {
-            let release = Event::CancelAsked(CancelKind::Release);
-            self.revive(&record, DeliveryMessage::Happened(release));
+            self.revive(&record, DeliveryMessage::Happened(Event::GiveBack));
         }
     }
 }
@@ -275,7 +276,8 @@ fn deliver(world: &Rc<World>, completion: Completion) {
 fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage) {
     let event = match message {
         DeliveryMessage::Returned(crate::ports::HandlerOutcome::Completed { result }) => {
-            if let Some(record) = world.registry.lingering(delivery) {
+            let lingering = world.registry.lingering(delivery);
+            if let Some(record) = lingering.or_else(|| world.registry.get(delivery)) {
                 let mut state = record.state.borrow_mut();
                 if state.result.is_none() {
                     state.result.clone_from(result);
@@ -288,29 +290,52 @@ fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage)
         _ => return,
     };
     let Some(record) = world.registry.stop_lingering(delivery) else {
+        word_to_nobody(world, delivery, event);
         return;
     };
+    record.state.borrow_mut().is_handler_out = false;
     let mut effects = Vec::new();
-    if record
-        .state
-        .borrow_mut()
-        .machine
-        .apply(event, &mut effects)
-        .is_ok()
-    {
-        for effect in effects {
-            if let Effect::Remember { decision, sent } = effect {
-                remember(world, &record, decision, sent);
-            }
+    let (applied, state) = {
+        let machine = &mut record.state.borrow_mut().machine;
+        (machine.apply(event, &mut effects), machine.state())
+    };
+    for effect in effects {
+        if let (Ok(()), Effect::Remember { decision, sent }) = (&applied, effect) {
+            remember(world, &record, decision, sent);
         }
+    }
+    // The machine that started this handler died with its actor; the one here knows of no handler.
+    let outlived_its_actor = record.state.borrow().incarnation > 1;
+    let given_back = matches!(
+        state,
+        State::Settled {
+            disposition: Disposition::Release
+        } | State::Lost { .. }
+    );
+    if outlived_its_actor && given_back && event == Event::HandlerReturned(Outcome::Completed) {
+        let rules = *record.state.borrow().machine.rules();
+        let decision = crate::settlement::decide(Outcome::Completed, &rules);
+        remember(world, &record, decision, false);
     }
     let followers = std::mem::take(&mut record.state.borrow_mut().followers);
     for delivery in followers {
-        let readmit = ConsumerMessage::Readmit {
-            delivery,
-            predecessor: None,
-        };
-        record.partition.slot.do_send(readmit);
+        readmit(world, delivery, None);
+    }
+}
+
+/// A handler's word came while its delivery had no actor: its actor died, and the release is still
+/// to come. Finished work is remembered.
+fn word_to_nobody(world: &World, delivery: DeliveryId, event: Event) {
+    let Some(record) = world.registry.get(delivery) else {
+        return;
+    };
+    let decision = {
+        let mut state = record.state.borrow_mut();
+        state.is_handler_out = false;
+        crate::settlement::decide(Outcome::Completed, state.machine.rules())
+    };
+    if event == Event::HandlerReturned(Outcome::Completed) {
+        remember(world, &record, decision, false);
     }
 }
 
@@ -344,9 +369,12 @@ pub(crate) fn tell_all(world: &World, phase: Phase) {
         Phase::Forcing => Event::DrainForced,
     };
     for record in world.registry.all() {
-        let _ = world
-            .registry
-            .tell(record.id, DeliveryMessage::Happened(event));
+        let message = DeliveryMessage::Happened(event);
+        if world.registry.tell(record.id, message).is_some() {
+            // Its actor died, and it waits to be released: now.
+            let delivery = record.id;
+            world.deliveries.do_send(ReleaseDue { delivery });
+        }
     }
 }
 
