@@ -12,4 +12,4 @@ pub(crate) use actor::{DeliveryActor, readmit, remember, start_delivery};
 pub(crate) use completions::{Completion, Completions};
 pub(crate) use executor::{Executor, ExecutorKind};
 pub(crate) use messages::{DeliveryMessage, TimerKind};
-pub(crate) use record::{Adoption, DeliveryRecord};
+pub(crate) use record::{Adoption, DeliveryRecord, HandlerPart};
