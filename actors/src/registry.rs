@@ -155,11 +155,6 @@ impl Registry {
         self.lingering.borrow_mut().insert(record.id.0, record);
     }
 
-    /// Gives an ended delivery whose handler is still at work.
-    pub(crate) fn lingering(&self, id: DeliveryId) -> Option<Rc<DeliveryRecord>> {
-        self.lingering.borrow().get(&id.0).cloned()
-    }
-
     /// Forgets an ended delivery: its handler's word came.
     pub(crate) fn stop_lingering(&self, id: DeliveryId) -> Option<Rc<DeliveryRecord>> {
         let record = self.lingering.borrow_mut().remove(&id.0)?;

@@ -19,9 +19,11 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
 use crate::consumer::ConsumerMessage;
 use crate::delivery::{
-    Completion, DeliveryMessage, DeliveryRecord, TimerKind, readmit, remember, start_delivery,
+    Completion, DeliveryMessage, DeliveryRecord, HandlerPart, TimerKind, readmit, remember,
+    start_delivery,
 };
 use crate::model::{Backoff, DeliveryId, Disposition, Outcome, Phase, RejectReason};
+use crate::ports::HandlerOutcome;
 use crate::publisher::Published;
 use crate::settlement::{Effect, Event, Machine, State};
 use crate::supervision::StopActor;
@@ -138,9 +140,18 @@ impl DeliveriesActor {
 
     /// Remembers what the dead actor would have: the decision that stood, by the ledger's rule.
     fn remember_finished(&self, record: &Rc<DeliveryRecord>) {
-        let bequest = record.state.borrow().machine.bequest();
-        if let Some(Effect::Remember { decision, sent }) = bequest {
-            remember(&self.world, record, decision, sent);
+        let (bequest, unheard) = {
+            let state = record.state.borrow();
+            let unheard = matches!(state.machine.state(), State::Running | State::Orphaned);
+            (state.machine.bequest(), unheard)
+        };
+        match bequest {
+            Some(Effect::Remember { decision, sent }) => {
+                remember(&self.world, record, decision, sent);
+            }
+            // Its handler's word may have died with it in the mailbox.
+            _ if unheard => remember_completed(&self.world, record),
+            _ => {}
         }
     }
 
@@ -266,34 +277,59 @@ fn deliver(world: &Rc<World>, completion: Completion) {
         Completion::Panicked { delivery, text } => (delivery, DeliveryMessage::Panicked(text)),
         Completion::Gone { delivery } => (delivery, DeliveryMessage::Gone),
     };
-    if let Some(message) = world.registry.tell(delivery, message) {
-        late_word(world, delivery, &message);
+    let record = world.registry.get(delivery);
+    if let Some(record) = &record {
+        // Written down before it is said: the actor may be dying, and its mailbox with it.
+        note_word(record, &message);
+    }
+    match record.as_ref().and_then(|record| record.addr()) {
+        Some(addr) => addr.do_send(message),
+        None => late_word(world, delivery, record, &message),
     }
 }
 
-/// A handler's word came after its delivery had ended: an overrun's. Finished work is remembered,
-/// and deliveries of the same id that waited for the thread's end may go on.
-fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage) {
-    let event = match message {
-        DeliveryMessage::Returned(crate::ports::HandlerOutcome::Completed { result }) => {
-            let lingering = world.registry.lingering(delivery);
-            if let Some(record) = lingering.or_else(|| world.registry.get(delivery)) {
-                let mut state = record.state.borrow_mut();
-                if state.result.is_none() {
-                    state.result.clone_from(result);
-                }
+/// Writes a handler's word down.
+fn note_word(record: &DeliveryRecord, message: &DeliveryMessage) {
+    let mut state = record.state.borrow_mut();
+    match message {
+        DeliveryMessage::Returned(HandlerOutcome::Completed { result }) => {
+            state.handler = HandlerPart::Completed;
+            if state.result.is_none() {
+                state.result.clone_from(result);
             }
+        }
+        DeliveryMessage::Returned(_) | DeliveryMessage::Panicked(_) | DeliveryMessage::Gone => {
+            state.handler = HandlerPart::Ended;
+        }
+        _ => {}
+    }
+}
+
+/// A word came that no actor hears: the delivery's died, or the delivery has ended and its handler
+/// is an overrun. Finished work is remembered, and deliveries of the same id that waited for the
+/// thread's end may go on.
+fn late_word(
+    world: &World,
+    delivery: DeliveryId,
+    unheard: Option<Rc<DeliveryRecord>>,
+    message: &DeliveryMessage,
+) {
+    let event = match message {
+        DeliveryMessage::Returned(HandlerOutcome::Completed { .. }) => {
             Event::HandlerReturned(Outcome::Completed)
         }
         DeliveryMessage::Returned(_) => Event::HandlerReturned(Outcome::Failed),
         DeliveryMessage::Panicked(_) | DeliveryMessage::Gone => Event::HandlerGone,
         _ => return,
     };
+    if let Some(record) = unheard {
+        remember_completed(world, &record);
+        return;
+    }
     let Some(record) = world.registry.stop_lingering(delivery) else {
-        word_to_nobody(world, delivery, event);
         return;
     };
-    record.state.borrow_mut().is_handler_out = false;
+    note_word(&record, message);
     let mut effects = Vec::new();
     let (applied, state) = {
         let machine = &mut record.state.borrow_mut().machine;
@@ -312,10 +348,8 @@ fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage)
             disposition: Disposition::Release
         } | State::Lost { .. }
     );
-    if outlived_its_actor && given_back && event == Event::HandlerReturned(Outcome::Completed) {
-        let rules = *record.state.borrow().machine.rules();
-        let decision = crate::settlement::decide(Outcome::Completed, &rules);
-        remember(world, &record, decision, false);
+    if outlived_its_actor && given_back {
+        remember_completed(world, &record);
     }
     let followers = std::mem::take(&mut record.state.borrow_mut().followers);
     for delivery in followers {
@@ -323,20 +357,16 @@ fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage)
     }
 }
 
-/// A handler's word came while its delivery had no actor: its actor died, and the release is still
-/// to come. Finished work is remembered.
-fn word_to_nobody(world: &World, delivery: DeliveryId, event: Event) {
-    let Some(record) = world.registry.get(delivery) else {
-        return;
-    };
+/// Remembers work that was completed and that no machine has heard of.
+fn remember_completed(world: &World, record: &DeliveryRecord) {
     let decision = {
-        let mut state = record.state.borrow_mut();
-        state.is_handler_out = false;
+        let state = record.state.borrow();
+        if state.handler != HandlerPart::Completed {
+            return;
+        }
         crate::settlement::decide(Outcome::Completed, state.machine.rules())
     };
-    if event == Event::HandlerReturned(Outcome::Completed) {
-        remember(world, &record, decision, false);
-    }
+    remember(world, record, decision, false);
 }
 
 /// Carries timers that are due to their deliveries, for ever.

@@ -38,7 +38,7 @@ use super::completions::as_settle_sink;
 use super::executor::Start;
 use super::messages::{DeliveryMessage, TimerKind};
 use super::outgoing::{self, Known, cut};
-use super::record::{Adoption, DeliveryRecord, DeliveryState};
+use super::record::{Adoption, DeliveryRecord, DeliveryState, HandlerPart};
 
 /// How long an aborted async handler may take until its future is known to be dropped. It takes
 /// microseconds unless the handler blocks its thread; past this it counts as an overrun.
@@ -138,17 +138,12 @@ impl Handler<DeliveryMessage> for DeliveryActor {
                 }
                 self.step(Event::Admitted, ctx);
             }
-            DeliveryMessage::Returned(outcome) => {
-                self.record.state.borrow_mut().is_handler_out = false;
-                self.returned(outcome, ctx);
-            }
+            DeliveryMessage::Returned(outcome) => self.returned(outcome, ctx),
             DeliveryMessage::Panicked(text) => {
-                self.record.state.borrow_mut().is_handler_out = false;
                 let error = format!("the handler panicked: {text}");
                 self.word(Outcome::Panicked, Some(error), None, ctx);
             }
             DeliveryMessage::Gone => {
-                self.record.state.borrow_mut().is_handler_out = false;
                 let state = self.record.settlement();
                 if matches!(state, State::Running | State::Orphaned) {
                     let error = "the handler ended without a word".to_owned();
@@ -245,7 +240,7 @@ impl DeliveryActor {
             let mut state = self.record.state.borrow_mut();
             state.started = Some(started);
             state.control = Some(Arc::clone(&control));
-            state.is_handler_out = true;
+            state.handler = HandlerPart::AtWork;
             state.permit.clone()
         };
         let handler = spec.handler.clone();
@@ -646,7 +641,7 @@ impl DeliveryActor {
             (
                 self.ended(&state, end),
                 state.asked && state.started.is_none(),
-                state.is_handler_out,
+                state.handler == HandlerPart::AtWork,
             )
         };
         if waits_for_permit {

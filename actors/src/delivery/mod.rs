@@ -13,4 +13,4 @@ pub(crate) use completions::{Completion, Completions};
 pub(crate) use executor::{Executor, ExecutorKind};
 pub(crate) use messages::{DeliveryMessage, TimerKind};
 pub(crate) use outgoing::cut;
-pub(crate) use record::{Adoption, DeliveryRecord};
+pub(crate) use record::{Adoption, DeliveryRecord, HandlerPart};

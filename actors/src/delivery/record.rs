@@ -66,8 +66,8 @@ pub(crate) struct DeliveryState {
     /// Deliveries of the same id that wait for this one's end.
     pub(crate) followers: Vec<DeliveryId>,
     pub(crate) timers: Timers,
-    /// Whether its handler's last word has not come.
-    pub(crate) is_handler_out: bool,
+    /// What is known of its handler, whether or not the delivery's actor lives to hear it.
+    pub(crate) handler: HandlerPart,
     /// A settler that a redelivery brought, until the actor takes it: it must not die in a mailbox.
     pub(crate) adoption: Option<Adoption>,
     /// Deaths of its actors, where its work has no name; see the registry.
@@ -75,6 +75,19 @@ pub(crate) struct DeliveryState {
     /// Which actor works on it, counted.
     pub(crate) incarnation: u32,
     pub(crate) addr: Option<Addr<DeliveryActor>>,
+}
+
+/// What is known of a delivery's handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandlerPart {
+    /// None was started.
+    None,
+    /// Its last word has not come.
+    AtWork,
+    /// It has ended without completing the work.
+    Ended,
+    /// It has completed the work.
+    Completed,
 }
 
 /// What a redelivery hands over to the attempt of the same work that still runs.
@@ -157,7 +170,7 @@ impl DeliveryRecord {
                 lease_from: now,
                 followers: Vec::new(),
                 timers: Timers::default(),
-                is_handler_out: false,
+                handler: HandlerPart::None,
                 adoption: None,
                 deaths: 0,
                 incarnation: 0,

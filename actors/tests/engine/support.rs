@@ -36,10 +36,10 @@ pub(crate) struct Runs(Arc<Mutex<RunsInner>>);
 pub(crate) struct RunsInner {
     pub(crate) by_message: BTreeMap<u64, u32>,
     pub(crate) started_at: BTreeMap<u64, Vec<tokio::time::Instant>>,
-    pub(crate) at_work: BTreeMap<u64, u32>,
+    at_work: BTreeMap<u64, u32>,
+    at_work_all: u32,
     pub(crate) at_work_max: u32,
     pub(crate) twice_at_once: u32,
-    pub(crate) order: Vec<u64>,
 }
 
 impl Runs {
@@ -56,7 +56,7 @@ impl Runs {
     }
 
     pub(crate) fn at_work(&self) -> u32 {
-        self.lock().at_work.values().sum()
+        self.lock().at_work_all
     }
 
     /// Notes a run; dropping what it gives notes its end.
@@ -65,13 +65,12 @@ impl Runs {
         *inner.by_message.entry(message).or_default() += 1;
         let now = tokio::time::Instant::now();
         inner.started_at.entry(message).or_default().push(now);
-        inner.order.push(message);
         let here = inner.at_work.entry(message).or_default();
         *here += 1;
         let twice = *here > 1;
         inner.twice_at_once += u32::from(twice);
-        let all = inner.at_work.values().sum();
-        inner.at_work_max = inner.at_work_max.max(all);
+        inner.at_work_all += 1;
+        inner.at_work_max = inner.at_work_max.max(inner.at_work_all);
         Run {
             runs: self.clone(),
             message,
@@ -86,7 +85,9 @@ pub(crate) struct Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        if let Some(here) = self.runs.lock().at_work.get_mut(&self.message) {
+        let mut inner = self.runs.lock();
+        inner.at_work_all -= 1;
+        if let Some(here) = inner.at_work.get_mut(&self.message) {
             *here -= 1;
         }
     }
