@@ -232,6 +232,24 @@ fn a_newer_format_is_refused_by_name() {
 }
 
 #[test]
+fn a_message_larger_than_the_log_is_as_safe_as_any() {
+    let dir = tempfile::tempdir().unwrap();
+    let transport = open_dir(dir.path()).unwrap();
+    publish(&transport, Outgoing::new("q".into(), "small")).unwrap();
+    let large = vec![7; 20 << 20];
+    publish(&transport, Outgoing::new("q".into(), large.clone())).unwrap();
+    publish(&transport, Outgoing::new("q".into(), "after")).unwrap();
+    let killed = copy_of(dir.path());
+    let transport = open_dir(killed.path()).unwrap();
+    let taken = block(transport.take(&"q".into(), 10)).unwrap();
+    assert_eq!(taken.len(), 3);
+    assert!(taken[1].body == large);
+    let too_large = Outgoing::new("q".into(), vec![7; 65 << 20]);
+    let error = publish(&transport, too_large).unwrap_err();
+    assert!(!error.is_transient(), "{error}");
+}
+
+#[test]
 fn counts_delays_and_sequences_outlive_a_restart() {
     let kit = Kit::durable();
     for body in ["fails", "waits", "held", "gone"] {
