@@ -334,16 +334,8 @@ fn late_word(
         return;
     };
     note_word(&record, message);
-    let mut effects = Vec::new();
-    let (applied, state) = {
-        let machine = &mut record.state.borrow_mut().machine;
-        (machine.apply(event, &mut effects), machine.state())
-    };
-    for effect in effects {
-        if let (Ok(()), Effect::Remember { decision, sent }) = (&applied, effect) {
-            remember(world, &record, decision, sent);
-        }
-    }
+    apply_late(world, &record, event);
+    let state = record.settlement();
     // The machine that started this handler died with its actor; the one here knows of no handler.
     let outlived_its_actor = record.state.borrow().incarnation > 1;
     let given_back = matches!(
@@ -359,6 +351,22 @@ fn late_word(
     for delivery in followers {
         readmit(world, delivery, None);
     }
+}
+
+/// Applies what is heard of a delivery after its end: all it can still do is remember (S7).
+fn apply_late(world: &World, record: &DeliveryRecord, event: Event) {
+    let mut effects = Vec::new();
+    let applied = record.state.borrow_mut().machine.apply(event, &mut effects);
+    for effect in effects {
+        if let (Ok(()), Effect::Remember { decision, sent }) = (&applied, effect) {
+            remember(world, record, decision, sent);
+        }
+    }
+}
+
+/// A publish was confirmed after its delivery had ended: it is not forgotten (S13).
+pub(crate) fn late_publish(world: &World, record: &DeliveryRecord) {
+    apply_late(world, record, Event::PublishConfirmed);
 }
 
 /// Remembers work that was completed and that no machine has heard of.

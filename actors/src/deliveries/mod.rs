@@ -3,5 +3,6 @@
 mod actor;
 
 pub(crate) use actor::{
-    DeliveriesActor, DeliveryDied, deliver_completions, deliver_timers, is_straggler, tell_all,
+    DeliveriesActor, DeliveryDied, deliver_completions, deliver_timers, is_straggler, late_publish,
+    tell_all,
 };

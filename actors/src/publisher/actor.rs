@@ -14,7 +14,10 @@ use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
-use crate::delivery::DeliveryMessage;
+use tokio::time::Instant;
+
+use crate::deliveries::late_publish;
+use crate::delivery::{DeliveryMessage, DeliveryRecord};
 use crate::model::{DeliveryId, Outgoing};
 use crate::ports::{PublishError, PublishReply, PublishSink};
 use crate::supervision::StopActor;
@@ -22,6 +25,10 @@ use crate::world::World;
 
 /// How many publishes may be under way at once.
 const WINDOW: usize = 1024;
+
+/// How many answers are waited for after their deliveries' ends, and how long.
+const LATE_MAX: usize = 4096;
+const LATE_KEPT: Duration = Duration::from_secs(60);
 
 /// How often places in the window are taken back from publishes that nobody waits for any more: a
 /// silent broker would keep them for ever.
@@ -47,7 +54,9 @@ pub(crate) struct Published {
 /// The publisher actor.
 pub(crate) struct PublisherActor {
     world: Rc<World>,
-    under_way: HashMap<u64, DeliveryId>,
+    under_way: HashMap<u64, Rc<DeliveryRecord>>,
+    /// Tries whose delivery has ended without their answer, and since when that is known.
+    late: HashMap<u64, (Rc<DeliveryRecord>, Instant)>,
     waiting: VecDeque<PublishRequest>,
 }
 
@@ -56,6 +65,7 @@ impl PublisherActor {
         Self {
             world,
             under_way: HashMap::new(),
+            late: HashMap::new(),
             waiting: VecDeque::new(),
         }
     }
@@ -71,17 +81,30 @@ impl PublisherActor {
         }
     }
 
+    /// Gives back the places of tries that nobody waits for any more. One whose delivery has ended
+    /// may still be confirmed, which must not be forgotten: it is kept for a while, without a place.
     fn sweep(&mut self) {
-        let world = &self.world;
-        self.under_way
-            .retain(|token, delivery| is_wanted(world, *delivery, *token));
+        let (world, now) = (&self.world, Instant::now());
+        let late = self
+            .under_way
+            .extract_if(|token, record| !is_wanted(world, record.id, *token));
+        for (token, record) in late {
+            let last_try = record.state.borrow().publish_token == token;
+            if last_try && self.late.len() < LATE_MAX {
+                self.late.insert(token, (record, now));
+            }
+        }
+        self.late.retain(|_, (_, since)| now - *since < LATE_KEPT);
         self.waiting
             .retain(|request| is_wanted(world, request.delivery, request.token));
         self.fill();
     }
 
     fn send(&mut self, request: PublishRequest) {
-        self.under_way.insert(request.token, request.delivery);
+        let Some(record) = self.world.registry.get(request.delivery) else {
+            return;
+        };
+        self.under_way.insert(request.token, record);
         let sink = Arc::clone(&self.world.completions) as Arc<dyn PublishSink>;
         let reply = PublishReply::new(sink, request.token);
         self.world.publisher_port.publish(request.message, reply);
@@ -114,9 +137,15 @@ impl Handler<Published> for PublisherActor {
 
     fn handle(&mut self, published: Published, _: &mut Context<Self>) {
         let Published { token, result } = published;
-        if let Some(delivery) = self.under_way.remove(&token) {
+        let late = self.late.remove(&token).map(|(record, _)| record);
+        if let Some(record) = self.under_way.remove(&token).or(late) {
+            let confirmed = result.is_ok();
             let message = DeliveryMessage::Published { token, result };
-            let _ = self.world.registry.tell(delivery, message);
+            let unheard = self.world.registry.tell(record.id, message).is_some();
+            let ended = unheard && record.settlement().is_terminal();
+            if confirmed && ended && record.state.borrow().publish_token == token {
+                late_publish(&self.world, &record);
+            }
         }
         self.fill();
     }

@@ -104,6 +104,7 @@ pub(super) struct Broker {
     pub(super) published: Vec<Outgoing>,
     pub(super) kept: Vec<crate::ports::SettleReply>,
     pub(super) kept_publishes: Vec<crate::ports::PublishReply>,
+    pub(super) unanswered: Vec<Outgoing>,
     pub(super) expired: BTreeSet<u64>,
     pub(super) kept_opens: bool,
     pub(super) publish_tries: Vec<Outgoing>,
@@ -133,6 +134,21 @@ impl Broker {
             .ready
             .push_back(message);
         number
+    }
+
+    /// Puts a message that was handed out once before at the end of its queue.
+    pub(super) fn push_again(&mut self, place: Place, number: u64, outgoing: Outgoing) {
+        let message = Message {
+            number,
+            outgoing,
+            failures: 0,
+            handed_out: 1,
+        };
+        self.queues
+            .entry(place)
+            .or_default()
+            .ready
+            .push_back(message);
     }
 
     /// Hands out what credit allows.

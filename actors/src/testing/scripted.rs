@@ -139,6 +139,34 @@ impl ScriptedTransport {
         self.shared.changed.notify_waiters();
     }
 
+    /// Takes the publishes that were left without an answer, and confirms them.
+    pub fn confirm_kept_publishes(&self) {
+        let kept = {
+            let mut broker = self.shared.broker();
+            let unanswered = std::mem::take(&mut broker.unanswered);
+            broker.published.extend(unanswered.into_iter().last());
+            std::mem::take(&mut broker.kept_publishes)
+        };
+        kept.into_iter().for_each(PublishReply::confirmed);
+        self.shared.changed.notify_waiters();
+    }
+
+    /// Hands a settled message out once more, as a broker does that never heard the settlement.
+    pub fn hand_out_again(
+        &self,
+        queue: impl Into<QueueName>,
+        partition: PartitionId,
+        number: u64,
+        body: impl Into<Bytes>,
+    ) {
+        let queue = queue.into();
+        let outgoing = Outgoing::new(queue.clone(), body);
+        self.shared
+            .broker()
+            .push_again((queue, partition), number, outgoing);
+        self.shared.changed.notify_waiters();
+    }
+
     /// Gives all settlements so far.
     pub fn settlements(&self) -> Vec<Settlement> {
         self.shared.broker().settlements.clone()
@@ -473,7 +501,10 @@ impl Publisher for ScriptedTransport {
                 drop(broker);
                 reply.failed(PublishError::Refused("scripted".to_owned()));
             }
-            PublishScript::Silent => broker.kept_publishes.push(reply),
+            PublishScript::Silent => {
+                broker.unanswered.push(message);
+                broker.kept_publishes.push(reply);
+            }
         }
         self.shared.changed.notify_waiters();
     }

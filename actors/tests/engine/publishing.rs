@@ -187,3 +187,60 @@ fn a_drain_cuts_a_last_publish_to_a_second_once_it_is_forced() {
         assert_eq!((report.acked, told(&broker)), (1, vec!["ack"]));
     });
 }
+
+#[test]
+fn work_whose_reply_was_given_up_is_answered_from_the_ledger_and_not_run_again() {
+    run_virtual(async {
+        let broker = ScriptedTransport::new().with_redelivery();
+        let runs = Runs::default();
+        broker.answer_publishes(PublishScript::Outage);
+        let handle = start(&broker, replying(&runs));
+        broker.push("words", "ok");
+        broker.settled(1).await;
+        assert_eq!(told(&broker), ["release"]);
+        broker.answer_publishes(PublishScript::Confirm);
+        broker.settled(2).await;
+        assert_eq!(told(&broker), ["release", "ack"]);
+        assert_eq!(
+            runs.total(),
+            1,
+            "the stored reply goes out, the handler rests"
+        );
+        let tries = broker.publish_tries();
+        assert!(
+            tries.windows(2).all(|pair| pair[0] == pair[1]),
+            "the same bytes and id"
+        );
+        assert_eq!(broker.published().len(), 1);
+        assert_eq!(counts(&handle).await.known, 1);
+        nothing_left(&handle).await;
+        drain_clean(&handle, &broker).await;
+    });
+}
+
+#[test]
+fn a_reply_confirmed_after_its_delivery_ended_is_not_published_again() {
+    run_virtual(async {
+        let broker = ScriptedTransport::new();
+        let runs = Runs::default();
+        broker.answer_publishes(PublishScript::Silent);
+        let handle = start(&broker, replying(&runs));
+        let message = broker.push("words", "ok");
+        broker.settled(1).await;
+        assert_eq!(told(&broker), ["release"]);
+        until("the publisher knows that it ended", async || {
+            counts(&handle).await.in_hand == 0
+        })
+        .await;
+        broker.confirm_kept_publishes();
+        broker.hand_out_again("words", P0, message, "ok");
+        broker.answer_publishes(PublishScript::Confirm);
+        broker.settled(2).await;
+        assert_eq!(told(&broker), ["release", "ack"]);
+        assert_eq!((runs.total(), counts(&handle).await.known), (1, 1));
+        let after = broker.published().len();
+        assert_eq!(after, 1, "what was confirmed late is not sent once more");
+        nothing_left(&handle).await;
+        drain_clean(&handle, &broker).await;
+    });
+}
