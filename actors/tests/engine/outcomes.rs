@@ -154,7 +154,7 @@ fn what_is_too_large_or_has_too_many_headers_is_rejected_by_name_without_a_run()
         broker.push("words", "123456789");
         let mut message = acquit_actors::model::Outgoing::new("words".into(), "ok");
         for n in 0..10_000 {
-            message.headers.set(&format!("h{n}"), "x");
+            message.headers.set(format!("h{n}"), "x");
         }
         broker.push_message(crate::support::P0, message);
         broker.push("words", "");
