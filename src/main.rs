@@ -6,6 +6,10 @@ use std::process::ExitCode;
 use acquit::cli::{Args, Exit, dispatch};
 use clap::Parser;
 
+/// A delivery is a dozen small allocations on one thread, some of them freed on another.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     // Signals, the socket and the view share this thread; actors, handlers and the broker have
     // threads of their own.

@@ -140,8 +140,13 @@ impl Registry {
     #[must_use = "the message comes back if nobody was told"]
     pub(crate) fn tell(&self, id: DeliveryId, message: DeliveryMessage) -> Option<DeliveryMessage> {
         let records = self.records.borrow();
-        let addr = records.get(&id.0).and_then(|record| record.addr());
-        match addr {
+        let Some(state) = records
+            .get(&id.0)
+            .and_then(|record| record.state.try_borrow().ok())
+        else {
+            return Some(message);
+        };
+        match &state.addr {
             Some(addr) => {
                 addr.do_send(message);
                 None

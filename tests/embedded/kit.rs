@@ -14,12 +14,12 @@ use acquit_actors::ports::{
 };
 
 /// No wait in a test is longer than this.
-pub const BOUND: Duration = Duration::from_secs(30);
-pub const LEASE: Duration = Duration::from_secs(30);
-pub const WALL: u64 = 1_700_000_000_000;
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
+pub(crate) const LEASE: Duration = Duration::from_secs(30);
+pub(crate) const WALL: u64 = 1_700_000_000_000;
 
 /// Runs a future with a bound.
-pub fn block<T>(future: impl Future<Output = T>) -> T {
+pub(crate) fn block<T>(future: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .build()
@@ -29,18 +29,18 @@ pub fn block<T>(future: impl Future<Output = T>) -> T {
 }
 
 /// A broker under test.
-pub struct Kit {
-    pub transport: EmbeddedTransport,
-    pub clock: ManualClock,
-    pub dir: Option<tempfile::TempDir>,
+pub(crate) struct Kit {
+    pub(crate) transport: EmbeddedTransport,
+    pub(crate) clock: ManualClock,
+    pub(crate) dir: Option<tempfile::TempDir>,
 }
 
 impl Kit {
-    pub fn memory() -> Self {
+    pub(crate) fn memory() -> Self {
         Self::open(EmbeddedOptions::memory(), None)
     }
 
-    pub fn durable() -> Self {
+    pub(crate) fn durable() -> Self {
         let dir = tempfile::tempdir().unwrap();
         Self::open(EmbeddedOptions::dir(dir.path()), Some(dir))
     }
@@ -59,7 +59,7 @@ impl Kit {
     }
 
     /// Closes it and opens it again; a memory one comes back empty.
-    pub fn reopened(self) -> Self {
+    pub(crate) fn reopened(self) -> Self {
         block(self.transport.close()).unwrap();
         let Self { transport, dir, .. } = self;
         drop(transport);
@@ -69,12 +69,12 @@ impl Kit {
         }
     }
 
-    pub fn queue(&self, name: &str, partitions: u32) {
+    pub(crate) fn queue(&self, name: &str, partitions: u32) {
         let partitions = NonZeroU32::new(partitions).unwrap();
         block(self.transport.ensure_queue(&name.into(), partitions)).unwrap();
     }
 
-    pub fn publish(&self, queue: &str, body: &str) {
+    pub(crate) fn publish(&self, queue: &str, body: &str) {
         publish(
             &self.transport,
             Outgoing::new(queue.into(), body.to_owned()),
@@ -82,21 +82,21 @@ impl Kit {
         .unwrap();
     }
 
-    pub fn source(&self, queue: &str) -> Box<dyn Source> {
+    pub(crate) fn source(&self, queue: &str) -> Box<dyn Source> {
         block(self.transport.open_source(spec(queue, 0, 1))).unwrap()
     }
 
-    pub fn stats(&self, queue: &str) -> (u64, u64, u64, u64) {
+    pub(crate) fn stats(&self, queue: &str) -> (u64, u64, u64, u64) {
         let stats = block(self.transport.stats(&queue.into())).unwrap().total();
         (stats.ready, stats.delayed, stats.leased, stats.dead)
     }
 }
 
-pub fn open_dir(dir: &Path) -> Result<EmbeddedTransport, EmbeddedError> {
+pub(crate) fn open_dir(dir: &Path) -> Result<EmbeddedTransport, EmbeddedError> {
     EmbeddedTransport::open(EmbeddedOptions::dir(dir))
 }
 
-pub fn spec(queue: &str, partition: u32, partitions: u32) -> SourceSpec {
+pub(crate) fn spec(queue: &str, partition: u32, partitions: u32) -> SourceSpec {
     SourceSpec {
         consumer: "test".into(),
         queue: queue.into(),
@@ -107,24 +107,30 @@ pub fn spec(queue: &str, partition: u32, partitions: u32) -> SourceSpec {
     }
 }
 
-pub fn publish(transport: &EmbeddedTransport, message: Outgoing) -> Result<(), PublishError> {
+pub(crate) fn publish(
+    transport: &EmbeddedTransport,
+    message: Outgoing,
+) -> Result<(), PublishError> {
     let (reply, answer) = PublishReply::channel();
     transport.publisher().publish(message, reply);
     block(answer).unwrap()
 }
 
-pub fn recv(source: &mut Box<dyn Source>, max: usize) -> Vec<Arrival> {
+pub(crate) fn recv(source: &mut Box<dyn Source>, max: usize) -> Vec<Arrival> {
     try_recv(source, max).unwrap()
 }
 
-pub fn try_recv(source: &mut Box<dyn Source>, max: usize) -> Result<Vec<Arrival>, SourceError> {
+pub(crate) fn try_recv(
+    source: &mut Box<dyn Source>,
+    max: usize,
+) -> Result<Vec<Arrival>, SourceError> {
     let mut into = Vec::new();
     block(source.recv(max, &mut into))?;
     Ok(into)
 }
 
 /// Receives exactly `count`, however many calls it takes.
-pub fn recv_all(source: &mut Box<dyn Source>, count: usize) -> Vec<Arrival> {
+pub(crate) fn recv_all(source: &mut Box<dyn Source>, count: usize) -> Vec<Arrival> {
     let mut all = Vec::new();
     while all.len() < count {
         all.extend(recv(source, count - all.len()));
@@ -133,7 +139,7 @@ pub fn recv_all(source: &mut Box<dyn Source>, count: usize) -> Vec<Arrival> {
 }
 
 /// Tells whether nothing is ready now.
-pub fn is_idle(source: &mut Box<dyn Source>) -> bool {
+pub(crate) fn is_idle(source: &mut Box<dyn Source>) -> bool {
     let mut into = Vec::new();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -146,13 +152,13 @@ pub fn is_idle(source: &mut Box<dyn Source>) -> bool {
     })
 }
 
-pub fn settle(settler: Box<dyn Settler>, disposition: Disposition) -> SettleResult {
+pub(crate) fn settle(settler: Box<dyn Settler>, disposition: Disposition) -> SettleResult {
     let (reply, answer) = SettleReply::channel();
     settler.settle(disposition, reply);
     block(answer).unwrap()
 }
 
-pub fn ack(arrival: Arrival) {
+pub(crate) fn ack(arrival: Arrival) {
     let result = settle(arrival.settler, Disposition::Ack);
     assert!(
         matches!(result, SettleResult::Done(Receipt::Confirmed)),
@@ -160,7 +166,7 @@ pub fn ack(arrival: Arrival) {
     );
 }
 
-pub fn bodies(arrivals: &[Arrival]) -> Vec<String> {
+pub(crate) fn bodies(arrivals: &[Arrival]) -> Vec<String> {
     let text = |a: &Arrival| String::from_utf8_lossy(&a.delivery.body).into_owned();
     arrivals.iter().map(text).collect()
 }

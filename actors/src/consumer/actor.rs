@@ -14,6 +14,8 @@ use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
+use tokio::time::Instant;
+
 use crate::delivery::{Adoption, DeliveryMessage, DeliveryRecord, TimerKind, start_delivery};
 use crate::limiter::{Ask, AskMany, CancelAsk, PermitKey};
 use crate::model::{
@@ -229,13 +231,14 @@ impl ConsumerActor {
 
     fn arrived(&mut self, batch: Vec<Arrival>) {
         let mut asks = Vec::with_capacity(batch.len());
+        let now = Instant::now();
         for arrival in batch {
-            self.take(arrival, &mut asks);
+            self.take(arrival, now, &mut asks);
         }
         self.ask(asks);
     }
 
-    fn take(&mut self, mut arrival: Arrival, asks: &mut Vec<Ask>) {
+    fn take(&mut self, mut arrival: Arrival, now: Instant, asks: &mut Vec<Ask>) {
         arrival.delivery.attempt = self.world.ledger.borrow().attempt(&arrival.delivery);
         self.partition
             .counters
@@ -246,7 +249,7 @@ impl ConsumerActor {
         };
         let rules = self.rules_for(&arrival);
         let id = self.world.registry.next_id();
-        let record = DeliveryRecord::new(id, Rc::clone(&self.partition), arrival, rules);
+        let record = DeliveryRecord::new(id, Rc::clone(&self.partition), arrival, rules, now);
         self.world.registry.insert(Rc::clone(&record));
         let _ = start_delivery(&self.world, &record);
         if self.world.phase.get() >= Phase::Draining {

@@ -282,10 +282,14 @@ fn deliver(world: &Rc<World>, completion: Completion) {
         // Written down before it is said: the actor may be dying, and its mailbox with it.
         note_word(record, &message);
     }
-    match record.as_ref().and_then(|record| record.addr()) {
-        Some(addr) => addr.do_send(message),
-        None => late_word(world, delivery, record, &message),
+    if let Some(record) = &record {
+        let state = record.state.borrow();
+        if let Some(addr) = &state.addr {
+            addr.do_send(message);
+            return;
+        }
     }
+    late_word(world, delivery, record, &message);
 }
 
 /// Writes a handler's word down.

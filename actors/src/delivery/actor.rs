@@ -34,7 +34,7 @@ use crate::settlement::{
 };
 use crate::world::World;
 
-use super::completions::as_settle_sink;
+use super::completions::{answered_at_once, as_settle_sink};
 use super::executor::Start;
 use super::messages::{DeliveryMessage, TimerKind};
 use super::outgoing::{self, Known, cut};
@@ -62,6 +62,8 @@ pub(crate) struct DeliveryActor {
     world: Rc<World>,
     record: Rc<DeliveryRecord>,
     link: DeathLink,
+    /// The answer of a settler that answered at once, until the effects are performed.
+    answered: Option<(u32, SettleResult)>,
 }
 
 /// Starts the actor for a record and keeps its address in the record.
@@ -84,6 +86,7 @@ pub(crate) fn start_delivery(
         world: Rc::clone(world),
         record: Rc::clone(record),
         link,
+        answered: None,
     };
     let context = Context::<DeliveryActor>::new();
     let addr = context.run(actor);
@@ -159,6 +162,7 @@ impl Handler<DeliveryMessage> for DeliveryActor {
                 let deferred = self.record.state.borrow_mut().deferred.take();
                 if let Some(disposition) = deferred {
                     self.settle(disposition);
+                    self.take_answer(ctx);
                 }
             }
             #[cfg(any(test, feature = "fail-points"))]
@@ -190,6 +194,14 @@ impl DeliveryActor {
         }
         effects.clear();
         self.world.effects.replace(effects);
+        self.take_answer(ctx);
+    }
+
+    /// Takes the answer of a settler that answered at once.
+    fn take_answer(&mut self, ctx: &mut Context<Self>) {
+        if let Some((frame, result)) = self.answered.take() {
+            self.settled(frame, result, ctx);
+        }
     }
 
     fn happened(&mut self, event: Event, ctx: &mut Context<Self>) {
@@ -494,37 +506,25 @@ impl DeliveryActor {
             return;
         }
         let covered = self.record.state.borrow().machine.is_covered();
-        let taken = {
+        let (settler, frame) = {
             let mut state = self.record.state.borrow_mut();
             state.frame += 1;
-            state.settling_since = Some(Instant::now());
             state.settler_taken = true;
-            state.settler.take().map(|settler| (settler, state.frame))
+            if let Some((_, key)) = state.timers.place(TimerKind::Deadline).take() {
+                self.world.timers.disarm(key);
+            }
+            (state.settler.take(), state.frame)
         };
-        if let Some((_, key)) = self
-            .record
-            .state
-            .borrow_mut()
-            .timers
-            .place(TimerKind::Deadline)
-            .take()
-        {
-            self.world.timers.disarm(key);
-        }
-        let sink = as_settle_sink(&self.world.completions);
-        match taken {
-            Some((settler, frame)) => {
-                let reply = SettleReply::new(sink, self.record.id, frame);
-                if covered {
-                    settler.settle_covered(disposition, reply);
-                } else {
-                    settler.settle(disposition, reply);
-                }
-            }
-            None => {
-                let frame = self.record.state.borrow().frame;
-                SettleReply::new(sink, self.record.id, frame).unknown();
-            }
+        let id = self.record.id;
+        let reply = SettleReply::new(as_settle_sink(&self.world.completions), id, frame);
+        let answer = answered_at_once(id, frame, || match settler {
+            Some(settler) if covered => settler.settle_covered(disposition, reply),
+            Some(settler) => settler.settle(disposition, reply),
+            None => reply.unknown(),
+        });
+        match answer {
+            Some(result) => self.answered = Some((frame, result)),
+            None => self.record.state.borrow_mut().settling_since = Some(Instant::now()),
         }
     }
 
@@ -630,6 +630,7 @@ impl DeliveryActor {
 
     fn finish(&mut self, end: Final, ctx: &mut Context<Self>) {
         self.link.ended = true;
+        let now = Instant::now();
         let (ended, waits_for_permit, lingers) = {
             let mut state = self.record.state.borrow_mut();
             for key in state.timers.take_all() {
@@ -639,7 +640,7 @@ impl DeliveryActor {
             state.settler = None;
             state.addr = None;
             (
-                self.ended(&state, end),
+                self.ended(&state, end, now),
                 state.asked && state.started.is_none(),
                 state.handler == HandlerPart::AtWork,
             )
@@ -655,7 +656,7 @@ impl DeliveryActor {
         }
         self.record.partition.counters.ended(&end);
         if let Final::Settled { disposition, .. } = end {
-            let (delivery, now) = (&self.record.delivery, self.world.now());
+            let (delivery, now) = (&self.record.delivery, now - self.world.started);
             let error = ended.error.as_deref();
             self.world
                 .ledger
@@ -684,7 +685,7 @@ impl DeliveryActor {
         }
     }
 
-    fn ended(&self, state: &DeliveryState, end: Final) -> DeliveryEnded {
+    fn ended(&self, state: &DeliveryState, end: Final, now: Instant) -> DeliveryEnded {
         DeliveryEnded {
             number: self.record.id,
             consumer: self.record.partition.consumer.spec.name.clone(),
@@ -695,7 +696,7 @@ impl DeliveryActor {
             receipt: state.receipt,
             waited: state.started.map(|started| started - self.record.arrived),
             ran: state.ran,
-            lived: self.record.arrived.elapsed(),
+            lived: now - self.record.arrived,
         }
     }
 

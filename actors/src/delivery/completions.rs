@@ -4,6 +4,7 @@
 //! A burst of answers costs one wake-up, not one each: crossing threads is what a delivery's path
 //! spends most of its time on.
 
+use std::cell::Cell;
 use std::fmt;
 use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,8 +83,50 @@ impl Completions {
     }
 }
 
+thread_local! {
+    /// A settlement that is being started on this thread, and its answer if it comes meanwhile.
+    static UNDER_WAY: UnderWay = const { UnderWay { expected: Cell::new(None), answer: Cell::new(None) } };
+}
+
+struct UnderWay {
+    expected: Cell<Option<(DeliveryId, u32)>>,
+    answer: Cell<Option<SettleResult>>,
+}
+
+/// Starts a settlement, and gives its answer where the settler answers at once, on this thread:
+/// what needs no way round goes none.
+pub(crate) fn answered_at_once(
+    delivery: DeliveryId,
+    frame: u32,
+    settle: impl FnOnce(),
+) -> Option<SettleResult> {
+    /// Expects nothing any more, also when the settler panics.
+    struct Over;
+    impl Drop for Over {
+        fn drop(&mut self) {
+            UNDER_WAY.with(|under_way| under_way.expected.set(None));
+        }
+    }
+    UNDER_WAY.with(|under_way| {
+        under_way.answer.set(None);
+        under_way.expected.set(Some((delivery, frame)));
+    });
+    let over = Over;
+    settle();
+    drop(over);
+    UNDER_WAY.with(|under_way| under_way.answer.take())
+}
+
 impl SettleSink for Completions {
     fn settled(&self, delivery: DeliveryId, frame: u32, result: SettleResult) {
+        let mut result = Some(result);
+        UNDER_WAY.with(|under_way| {
+            if under_way.expected.get() == Some((delivery, frame)) {
+                under_way.expected.set(None);
+                under_way.answer.set(result.take());
+            }
+        });
+        let Some(result) = result else { return };
         self.push(Completion::Settled {
             delivery,
             frame,

@@ -136,8 +136,8 @@ impl DeliveryRecord {
         partition: Rc<PartitionShared>,
         arrival: Arrival,
         rules: Rules,
+        now: Instant,
     ) -> Rc<Self> {
-        let now = Instant::now();
         let generation = arrival.delivery.generation;
         Rc::new(Self {
             id,

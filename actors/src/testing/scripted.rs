@@ -409,6 +409,7 @@ impl Settler for ScriptedSettler {
         };
         if script == SettleScript::Silent {
             broker.kept.push(reply);
+            drop(broker);
         } else {
             drop(broker);
             match script {

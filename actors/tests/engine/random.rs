@@ -5,10 +5,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use acquit_actors::model::{OnLeaseLost, RetryWay};
 use acquit_actors::supervision::Intensity;
 use acquit_actors::testing::{PublishScript, ScriptedTransport, SettleScript, Victim, run_virtual};
 use acquit_actors::{Engine, Handle, Target};
 use rand::rngs::SmallRng;
+use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 
 use crate::support::{
@@ -44,7 +46,8 @@ fn whatever_happens_every_message_is_concluded_as_its_handler_says() {
     quiet_panics();
     let seeds: Vec<u64> = match std::env::var("ACQUIT_SEED") {
         Ok(seed) => vec![seed.parse().unwrap(); 20],
-        Err(_) => (1..=60).collect(),
+        Err(_) if cfg!(debug_assertions) => (1..=25).collect(),
+        Err(_) => (1..=200).collect(),
     };
     for seed in seeds {
         let failed = catch(|| run_virtual(schedule(seed)));
@@ -54,13 +57,18 @@ fn whatever_happens_every_message_is_concluded_as_its_handler_says() {
 
 async fn schedule(seed: u64) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let broker = ScriptedTransport::new().with_redelivery();
+    let lease = Duration::from_secs(3);
+    let broker = ScriptedTransport::new().with_redelivery().with_lease(lease);
     let runs = Runs::default();
     let spec = with_dead_letters(words(obedient(&runs)).with_permits(8)).with(|spec| {
         spec.reply_queue = rng.random_bool(0.5).then(|| "words.results".into());
         spec.publish_timeout = Duration::from_secs(1);
         spec.settle_timeout = Duration::from_secs(2);
         spec.retry.backoff.base = Duration::from_millis(200);
+        spec.retry.way = *[RetryWay::Broker, RetryWay::Hold].choose(&mut rng).unwrap();
+        let policies = [OnLeaseLost::Finish, OnLeaseLost::Abort];
+        spec.on_channel_lost = *policies.choose(&mut rng).unwrap();
+        spec.on_lease_lost = *policies.choose(&mut rng).unwrap();
     });
     let intensity = Intensity {
         restarts: 100_000,
@@ -91,7 +99,7 @@ async fn schedule(seed: u64) {
 
 async fn disturb(rng: &mut SmallRng, broker: &ScriptedTransport, handle: &Handle) {
     let words = || Target::consumer("words");
-    match rng.random_range(0..22) {
+    match rng.random_range(0..26) {
         0 => broker.lose_channel("words", P0),
         1 => broker.answer_settlements(SettleScript::NotSent(rng.random_range(1..5))),
         2 => broker.answer_settlements(SettleScript::Sent),
@@ -116,6 +124,9 @@ async fn disturb(rng: &mut SmallRng, broker: &ScriptedTransport, handle: &Handle
             let victim = Victim::Consumer("words".into(), P0);
             handle.inject_panic(victim).await.unwrap();
         }
+        21 => broker.answer_settlements(SettleScript::Unknown),
+        22 => broker.answer_settlements(SettleScript::Silent),
+        23 => drop(broker.expire_lease(rng.random_range(1..=MESSAGES as u64))),
         _ => {
             let all = handle.in_flight(100).await.unwrap();
             if !all.is_empty() {

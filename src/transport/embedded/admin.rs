@@ -338,14 +338,7 @@ impl EmbeddedTransport {
         replayed: Vec<Outgoing>,
     ) -> Result<(), EmbeddedError> {
         let Some(durable) = &self.0.durable else {
-            let mut state = partition.lock();
-            if state.dead.remove(&seq).is_some() {
-                state.dead_count -= 1;
-                drop(state);
-                for message in replayed {
-                    super::publisher::publish_in_memory(&self.0, message);
-                }
-            }
+            self.change_dead_in_memory(&partition, seq, replayed);
             return Ok(());
         };
         let key = partition.row_key(seq);
@@ -367,6 +360,25 @@ impl EmbeddedTransport {
         let pushed = durable.intake.push(Job::Dead(change));
         pushed.map_err(|_| EmbeddedError::Closed)?;
         answer.await.unwrap_or(Err(EmbeddedError::Closed))
+    }
+}
+
+impl EmbeddedTransport {
+    fn change_dead_in_memory(
+        &self,
+        partition: &PartitionShared,
+        seq: u64,
+        replayed: Vec<Outgoing>,
+    ) {
+        let mut state = partition.lock();
+        if state.dead.remove(&seq).is_none() {
+            return;
+        }
+        state.dead_count -= 1;
+        drop(state);
+        for message in replayed {
+            super::publisher::publish_in_memory(&self.0, message);
+        }
     }
 }
 

@@ -10,14 +10,15 @@ use std::thread::{self, JoinHandle};
 use acquit_actors::model::QueueName;
 use tokio::sync::oneshot;
 
+use super::batch::Batch;
 use super::clock::Clock;
-use super::committer::Committer;
+use super::committer::{Committer, put_aside};
 use super::error::EmbeddedError;
 use super::job::{Intake, Job};
 use super::options::{EmbeddedOptions, Location};
 use super::queue::{Kind, Queue, Queues};
 use super::reader::{Read, Reader};
-use super::restore::restore;
+use super::restore::{Restored, restore};
 use super::store::{Store, with_tables};
 use super::timer::Timer;
 
@@ -100,12 +101,18 @@ impl Broker {
     }
 
     fn start_durable(&self, dir: &Path) -> Result<Durable, EmbeddedError> {
-        let store = Store::open(dir, self.options.sync)?;
+        let mut store = Store::open(dir, self.options.sync)?;
         let intake = Arc::new(Intake::new(self.options.waiting_bytes));
         let tables = store.tables();
-        let next_queue = with_tables(&tables, dir, |tables| {
-            restore(tables, &self.queues, &self.kind, &*self.clock, &intake)
+        let Restored { next_queue, bad } = with_tables(&tables, dir, |tables| {
+            restore(tables, &self.queues, &self.kind, &*self.clock)
         })?;
+        let mut batch = Batch::default();
+        for (partition, seq, row) in bad {
+            put_aside(&partition, seq, row, self.clock.wall_millis(), &mut batch);
+            partition.lock().dead_count += 1;
+        }
+        store.commit(&batch)?;
         let (asked, reads) = mpsc::channel();
         let reader = Reader {
             dir: dir.to_owned(),

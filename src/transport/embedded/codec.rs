@@ -28,10 +28,11 @@ pub(crate) fn row_key(queue: u32, partition: u32, seq: u64) -> RowKey {
 
 /// Takes a row key apart: queue number, partition, sequence.
 pub(crate) fn split_key(key: &[u8]) -> Option<(u32, u32, u64)> {
+    let key = RowKey::try_from(key).ok()?;
     Some((
-        u32::from_be_bytes(key.get(..4)?.try_into().ok()?),
-        u32::from_be_bytes(key.get(4..8)?.try_into().ok()?),
-        u64::from_be_bytes(key.get(8..16)?.try_into().ok()?),
+        u32::from_be_bytes(key[..4].try_into().ok()?),
+        u32::from_be_bytes(key[4..8].try_into().ok()?),
+        u64::from_be_bytes(key[8..].try_into().ok()?),
     ))
 }
 

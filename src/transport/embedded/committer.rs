@@ -158,15 +158,7 @@ impl Committer {
                 seq,
                 row,
             } => {
-                let key = partition.row_key(seq);
-                let dead = DeadRow {
-                    reason: RejectReason::Corrupt.as_str().to_owned(),
-                    died_millis: self.clock.wall_millis(),
-                    tally: Tally::default(),
-                    message: row.into(),
-                };
-                batch.put(Table::Dead, &key, encode_dead(&key, &dead));
-                batch.remove_message(&key);
+                put_aside(&partition, seq, row, self.clock.wall_millis(), batch);
                 works.push(Work::SetAside(partition));
             }
             Job::Dead(change) => self.put_dead_change(change, batch, works),
@@ -414,6 +406,27 @@ fn reserve(partition: &PartitionShared, batch: &mut Batch) -> u64 {
         batch.put(Table::Names, &key, encode_numbers(&key, &[state.ceiling]));
     }
     seq
+}
+
+/// Moves a row that does not match its checksum to the dead list.
+pub(crate) fn put_aside(
+    partition: &PartitionShared,
+    seq: u64,
+    row: Vec<u8>,
+    wall_millis: u64,
+    batch: &mut Batch,
+) {
+    tracing::error!(queue = %partition.queue, partition = %partition.id, seq,
+        "a stored message does not match its checksum; it goes to the dead list as corrupt");
+    let key = partition.row_key(seq);
+    let dead = DeadRow {
+        reason: RejectReason::Corrupt.as_str().to_owned(),
+        died_millis: wall_millis,
+        tally: Tally::default(),
+        message: row.into(),
+    };
+    batch.put(Table::Dead, &key, encode_dead(&key, &dead));
+    batch.remove_message(&key);
 }
 
 fn put_cursor(cursor: &FeedCursor, batch: &mut Batch) {

@@ -102,6 +102,13 @@ impl EmbeddedOptions {
         self
     }
 
+    /// Sets the largest body and headers a publish may carry.
+    #[must_use]
+    pub fn with_max_message_bytes(mut self, bytes: usize) -> Self {
+        self.max_message_bytes = bytes;
+        self
+    }
+
     /// Sets the clock: for tests.
     #[must_use]
     pub fn with_clock(mut self, clock: Arc<dyn Clock>) -> Self {

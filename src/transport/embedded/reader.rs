@@ -133,8 +133,6 @@ impl Reader {
     }
 
     fn set_aside(&self, partition: &Arc<PartitionShared>, seq: u64, row: Vec<u8>) {
-        tracing::error!(queue = %partition.queue, partition = %partition.id, seq,
-            "a stored message does not match its checksum; it goes to the dead list as corrupt");
         let _ = self.intake.push(Job::SetAside {
             partition: Arc::clone(partition),
             seq,

@@ -13,7 +13,6 @@ use super::batch::Table;
 use super::clock::Clock;
 use super::codec::{RowKey, StateRow, decode_numbers, decode_state, is_good_row, split_key};
 use super::error::EmbeddedError;
-use super::job::{Intake, Job};
 use super::names;
 use super::queue::{Kind, PartitionShared, Queue, Queues};
 use super::tables::Tables;
@@ -29,14 +28,22 @@ struct Found {
     bad: Vec<(u64, Vec<u8>)>,
 }
 
-/// Brings back all queues; gives the number the next new queue gets.
+/// What was brought back, beside the queues themselves.
+#[derive(Debug)]
+pub(crate) struct Restored {
+    /// The number the next new queue gets.
+    pub(crate) next_queue: u32,
+    /// Rows that do not match their checksum: partition, sequence, row.
+    pub(crate) bad: Vec<(Arc<PartitionShared>, u64, Vec<u8>)>,
+}
+
+/// Brings back all queues.
 pub(crate) fn restore(
     tables: &Tables,
     queues: &Queues,
     kind: &Kind,
     clock: &dyn Clock,
-    intake: &Intake,
-) -> Result<u32, EmbeddedError> {
+) -> Result<Restored, EmbeddedError> {
     let (by_number, ceilings) = read_names(tables, queues, kind)?;
     let mut found = read_messages(tables)?;
     for (number, partition, seq) in read_keys(tables, Table::Dead)? {
@@ -44,12 +51,15 @@ pub(crate) fn restore(
         found.dead += 1;
         found.last = found.last.max(seq);
     }
+    let mut bad = Vec::new();
     for queue in by_number.values() {
         for partition in &queue.partitions {
             let at = (queue.number, partition.id.0);
             let found = found.remove(&at).unwrap_or_default();
             let ceiling = ceilings.get(&at).copied().unwrap_or(0);
-            restore_partition(partition, found, ceiling, kind, clock, intake);
+            let rows = found.bad.iter();
+            bad.extend(rows.map(|(seq, row)| (Arc::clone(partition), *seq, row.clone())));
+            restore_partition(partition, found, ceiling, kind, clock);
         }
     }
     if let Some((number, partition)) = found.keys().next() {
@@ -60,7 +70,8 @@ pub(crate) fn restore(
             ),
         });
     }
-    Ok(by_number.keys().max().map_or(1, |number| number + 1))
+    let next_queue = by_number.keys().max().map_or(1, |number| number + 1);
+    Ok(Restored { next_queue, bad })
 }
 
 fn restore_partition(
@@ -69,7 +80,6 @@ fn restore_partition(
     ceiling: u64,
     kind: &Kind,
     clock: &dyn Clock,
-    intake: &Intake,
 ) {
     let next = ceiling.max(found.last + 1);
     let (now, wall) = (clock.now(), clock.wall_millis());
@@ -83,16 +93,6 @@ fn restore_partition(
         state.core.restore_touched(seq, row.tally, now, Some(wait));
     }
     state.dead_count = found.dead;
-    drop(state);
-    for (seq, row) in found.bad {
-        tracing::error!(queue = %partition.queue, partition = %partition.id, seq,
-            "a stored message does not match its checksum; it goes to the dead list as corrupt");
-        let _ = intake.push(Job::SetAside {
-            partition: Arc::clone(partition),
-            seq,
-            row,
-        });
-    }
 }
 
 type Ceilings = HashMap<(u32, u32), u64>;
@@ -143,12 +143,17 @@ fn read_messages(tables: &Tables) -> Result<HashMap<(u32, u32), Found>, Embedded
         true
     })?;
     let mut all: HashMap<(u32, u32), Found> = HashMap::new();
-    let mut count = 0;
+    let (mut count, mut odd, mut last) = (0, None, Vec::new());
     let mut current: Option<((u32, u32), Found)> = None;
     tables.walk(Table::Messages, b"", None, |key, row| {
         count += 1;
-        let Some((queue, partition, seq)) = split_key(key) else {
-            return true;
+        let split = split_key(key).filter(|_| *last < *key);
+        last.clear();
+        last.extend_from_slice(key);
+        let Some((queue, partition, seq)) = split else {
+            // Keys that are no keys or out of order would make a removal hit a good row.
+            odd = Some(format!("a message stands under the wrong key {key:02x?}"));
+            return false;
         };
         let at = (queue, partition);
         if current.as_ref().is_none_or(|(known, _)| *known != at)
@@ -171,6 +176,9 @@ fn read_messages(tables: &Tables) -> Result<HashMap<(u32, u32), Found>, Embedded
         }
         true
     })?;
+    if let Some(detail) = odd {
+        return Err(corrupt(tables, detail));
+    }
     all.extend(current);
     let stated = tables.len(Table::Messages)?;
     if stated != count {

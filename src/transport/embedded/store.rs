@@ -102,8 +102,12 @@ impl Store {
             freed: false,
             _lock: lock,
         };
-        if store.log.used() > 0 {
-            store.checkpoint(&[])?;
+        if store.log.used() > 0
+            && let Err(error) = store.checkpoint(&[])
+            // It is open all the same where only the room for a checkpoint is missing.
+            && store.down.is_some()
+        {
+            return Err(error);
         }
         Ok(store)
     }
@@ -115,6 +119,9 @@ impl Store {
 
     /// Commits a batch: all of it, as safe as configured, or nothing.
     pub(crate) fn commit(&mut self, batch: &Batch) -> Result<(), EmbeddedError> {
+        if batch.is_empty() {
+            return Ok(());
+        }
         self.ensure_up()?;
         if batch.grows && self.full_since.is_some() {
             return Err(self.full());
@@ -325,6 +332,12 @@ impl Store {
 
     /// Makes the reserve again; once that works, storage is not full any more.
     fn leave_full(&mut self) {
+        self.full_since = Some(Instant::now());
+        // First the log goes into the tables, with the room that the reserve left: only a store
+        // that needs no reserve may make it again.
+        if self.dirty_since.is_some() && self.checkpoint(&[]).is_err() {
+            return;
+        }
         let mut room = make_reserve(&self.dir).is_ok();
         if !room && self.freed {
             // What was settled meanwhile is free inside the file: give it back to the disk.
@@ -341,12 +354,10 @@ impl Store {
             self.full_since = None;
         } else {
             give_up_reserve(&self.dir);
-            self.full_since = Some(Instant::now());
         }
     }
 
     fn compact(&mut self) -> Result<(), EmbeddedError> {
-        self.checkpoint(&[])?;
         let mut shared = self.tables.write().unwrap_or_else(PoisonError::into_inner);
         shared.as_mut().map_or(Ok(()), Tables::compact)
     }
@@ -415,10 +426,12 @@ fn open_parts(dir: &Path) -> Result<(Tables, TailLog, u64), EmbeddedError> {
     let (log, recovered) =
         TailLog::open(&path, LOG_BYTES, salt, epoch).map_err(|error| match error {
             LogError::Io(error) => EmbeddedError::io(dir, "open the log", error),
-            damaged @ LogError::Damaged { .. } => EmbeddedError::Corrupt {
-                file: path.clone(),
-                detail: damaged.to_string(),
-            },
+            damaged @ (LogError::Damaged { .. } | LogError::Ahead { .. }) => {
+                EmbeddedError::Corrupt {
+                    file: path.clone(),
+                    detail: damaged.to_string(),
+                }
+            }
         })?;
     if recovered.torn {
         tracing::warn!(file = %log.path().display(), at = log.used(),

@@ -3,6 +3,7 @@
 //! Its errors are sorted into ours here, and a panic of redb over damaged pages becomes the error
 //! it should have been.
 
+use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
@@ -186,7 +187,13 @@ fn guarded<R>(
     };
     match result {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(redb::Error::Io(error))) if error.kind() == std::io::ErrorKind::InvalidData => {
+        // redb's words for pages that make no sense, or that lie behind the file's end.
+        Ok(Err(redb::Error::Io(error)))
+            if matches!(
+                error.kind(),
+                ErrorKind::InvalidData | ErrorKind::UnexpectedEof
+            ) =>
+        {
             Err(corrupt(error.to_string()))
         }
         Ok(Err(redb::Error::Io(error))) => Err(EmbeddedError::io(dir, action, error)),

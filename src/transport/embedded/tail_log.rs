@@ -52,6 +52,9 @@ pub(crate) enum LogError {
     /// A record in the middle does not match its checksum, and good ones follow.
     #[error("the record at byte {offset} does not match its checksum, and later records do")]
     Damaged { offset: u64 },
+    /// The log is of a later epoch than the tables: they are from an older backup than it.
+    #[error("it continues later tables (epoch {found}) than the ones beside it (epoch {tables})")]
+    Ahead { found: u64, tables: u64 },
 }
 
 impl TailLog {
@@ -149,9 +152,14 @@ impl TailLog {
     fn recover(&mut self) -> Result<Recovered, LogError> {
         let mut bytes = vec![0; usize::try_from(self.capacity).unwrap_or(usize::MAX)];
         self.file.read_exact_at(&mut bytes, 0)?;
+        if let Some(found) = self.later_epoch(&bytes) {
+            let tables = self.epoch;
+            return Err(LogError::Ahead { found, tables });
+        }
         let mut recovered = Recovered::default();
         let mut at = 0;
-        while let Some(payload) = self.record_at(&bytes[at..], Some(self.number)) {
+        while let Some(payload) = record_at(&bytes[at..], self.salt, self.epoch, Some(self.number))
+        {
             recovered.payloads.push(payload.to_vec());
             at += HEAD + payload.len() + SUM;
             self.number += 1;
@@ -159,9 +167,14 @@ impl TailLog {
         self.end = at as u64;
         recovered.torn = starts_record(&bytes[at..], self.epoch);
         // A flipped bit in the middle would hide all good records behind it: those are looked for.
-        let later = (at + 1..bytes.len().saturating_sub(HEAD))
-            .filter(|&from| starts_record(&bytes[from..], self.epoch))
-            .any(|from| self.record_at(&bytes[from..], None).is_some());
+        // No record starts among zeros, and most of the file is zeros.
+        const BLOCK: usize = 4096;
+        let blocks = bytes.chunks(BLOCK).enumerate();
+        let written = blocks.filter(|(_, block)| **block != [0; BLOCK][..block.len()]);
+        let later = written
+            .flat_map(|(n, block)| n * BLOCK..n * BLOCK + block.len())
+            .filter(|from| *from > at && starts_record(&bytes[*from..], self.epoch))
+            .any(|from| record_at(&bytes[from..], self.salt, self.epoch, None).is_some());
         if later {
             let offset = self.end;
             return Err(LogError::Damaged { offset });
@@ -169,20 +182,27 @@ impl TailLog {
         Ok(recovered)
     }
 
-    /// Reads the record at the start of some bytes, if a good one of this epoch stands there.
-    fn record_at<'a>(&self, bytes: &'a [u8], number: Option<u64>) -> Option<&'a [u8]> {
-        if !starts_record(bytes, self.epoch) {
-            return None;
-        }
-        let found = u64::from_le_bytes(bytes.get(12..20)?.try_into().ok()?);
-        if number.is_some_and(|number| number != found) {
-            return None;
-        }
-        let length = u32::from_le_bytes(bytes.get(20..HEAD)?.try_into().ok()?) as usize;
-        let (record, rest) = bytes.split_at_checked(HEAD.checked_add(length)?)?;
-        let sum = u64::from_le_bytes(*rest.first_chunk::<SUM>()?);
-        (xxh3_64_with_seed(record, self.salt) == sum).then(|| &record[HEAD..])
+    /// Gives the epoch of the first record, if it is a good one and later than ours.
+    fn later_epoch(&self, bytes: &[u8]) -> Option<u64> {
+        let found = u64::from_le_bytes(bytes.get(4..12)?.try_into().ok()?);
+        record_at(bytes, self.salt, found, None)?;
+        (found > self.epoch).then_some(found)
     }
+}
+
+/// Reads the record at the start of some bytes, if a good one of the epoch stands there.
+fn record_at(bytes: &[u8], salt: u64, epoch: u64, number: Option<u64>) -> Option<&[u8]> {
+    if !starts_record(bytes, epoch) {
+        return None;
+    }
+    let found = u64::from_le_bytes(bytes.get(12..20)?.try_into().ok()?);
+    if number.is_some_and(|number| number != found) {
+        return None;
+    }
+    let length = u32::from_le_bytes(bytes.get(20..HEAD)?.try_into().ok()?) as usize;
+    let (record, rest) = bytes.split_at_checked(HEAD.checked_add(length)?)?;
+    let sum = u64::from_le_bytes(*rest.first_chunk::<SUM>()?);
+    (xxh3_64_with_seed(record, salt) == sum).then(|| &record[HEAD..])
 }
 
 fn starts_record(bytes: &[u8], epoch: u64) -> bool {
@@ -242,6 +262,20 @@ mod tests {
             .expect("appends");
         drop(log);
         assert_eq!(recovered(&path, 2).expect("good").0, ["new"]);
+    }
+
+    #[test]
+    fn a_log_of_later_tables_is_refused() {
+        let dir = tempfile::tempdir().expect("temporary folder");
+        let path = dir.path().join("log");
+        log_with(&path, 5, &["later"]);
+        let ahead = LogError::Ahead {
+            found: 5,
+            tables: 4,
+        };
+        let error = recovered(&path, 4).expect_err("refused");
+        assert_eq!(error.to_string(), ahead.to_string());
+        assert!(recovered(&path, 6).expect("older is nobody's").0.is_empty());
     }
 
     #[test]
