@@ -71,7 +71,7 @@ impl LineWriter {
             if Instant::now() >= end {
                 return false;
             }
-            std::thread::sleep(PAUSE);
+            std::thread::park_timeout(PAUSE);
         }
         let left = end.saturating_duration_since(Instant::now());
         is_done.recv_timeout(left).is_ok()

@@ -129,7 +129,9 @@ fn is_script(file: &TextFile) -> bool {
 fn banned_calls(file: &TextFile) -> Vec<Violation> {
     let code = code_only(&file.text);
     let in_test = test_lines(&code);
-    let is_clock_paused = code.contains("start_paused") || code.contains("time::pause()");
+    let is_clock_paused = ["start_paused", "time::pause()", "run_virtual"]
+        .iter()
+        .any(|sign| code.contains(sign));
     let lines: Vec<&str> = file.text.lines().collect();
     let mut violations = Vec::new();
     for (index, code_line) in code.lines().enumerate() {

@@ -58,7 +58,7 @@ fn run() {
                 pause = PAUSE_MIN;
             }
         }
-        thread::sleep(pause);
+        thread::park_timeout(pause);
         pause = (pause * 2).min(PAUSE_MAX);
     }
 }
