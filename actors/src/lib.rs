@@ -26,4 +26,4 @@ pub use handle::{CommandError, EngineEnd, Handle, Target};
 pub use ledger::LedgerLimits;
 pub use runtime::{Engine, StartError};
 pub use shutdown::{DrainReport, Straggler};
-pub use status::{ConsumerStatus, Counts, InFlight, PartitionStatus, Snapshot};
+pub use status::{ConsumerStatus, Counts, InFlight, Kept, PartitionStatus, Snapshot};

@@ -41,8 +41,13 @@ pub(crate) struct Registry {
     by_work: RefCell<NumberMap<Holders>>,
     /// Ended deliveries whose handler is still at work: overruns.
     lingering: RefCell<NumberMap<Rc<DeliveryRecord>>>,
+    /// How often in a row the actor of a work's delivery died: it survives the redelivery.
+    deaths: RefCell<NumberMap<u32>>,
     emptied: Notify,
 }
+
+/// How many works whose delivery actors died are kept in mind.
+const DEATHS_KEPT_MAX: usize = 10_000;
 
 #[derive(Debug)]
 enum Holders {
@@ -150,11 +155,6 @@ impl Registry {
         self.lingering.borrow_mut().insert(record.id.0, record);
     }
 
-    /// Gives an ended delivery whose handler is still at work.
-    pub(crate) fn lingering(&self, id: DeliveryId) -> Option<Rc<DeliveryRecord>> {
-        self.lingering.borrow().get(&id.0).cloned()
-    }
-
     /// Forgets an ended delivery: its handler's word came.
     pub(crate) fn stop_lingering(&self, id: DeliveryId) -> Option<Rc<DeliveryRecord>> {
         let record = self.lingering.borrow_mut().remove(&id.0)?;
@@ -162,6 +162,41 @@ impl Registry {
             self.forget_work(work, id);
         }
         Some(record)
+    }
+
+    /// Counts a death of the actor of a delivery; gives how many its work has seen in a row. Work
+    /// without a name is counted by its delivery alone.
+    pub(crate) fn count_death(&self, record: &DeliveryRecord) -> u32 {
+        let Some(work) = work_hash(&record.delivery) else {
+            let mut state = record.state.borrow_mut();
+            state.deaths = state.deaths.saturating_add(1);
+            return u32::from(state.deaths);
+        };
+        let mut deaths = self.deaths.borrow_mut();
+        if deaths.len() >= DEATHS_KEPT_MAX && !deaths.contains_key(&work) {
+            // A storm of deaths: forgetting costs one more run of each, never a delivery.
+            deaths.clear();
+        }
+        let count = deaths.entry(work).or_default();
+        *count = count.saturating_add(1);
+        *count
+    }
+
+    /// A delivery ended by its own actor's work: the deaths of its actors are no series any more.
+    pub(crate) fn forget_deaths(&self, record: &DeliveryRecord) {
+        let mut deaths = self.deaths.borrow_mut();
+        if deaths.is_empty() {
+            return; // nearly always
+        }
+        if let Some(work) = work_hash(&record.delivery) {
+            deaths.remove(&work);
+        }
+    }
+
+    /// Counts what is kept beside the deliveries: names of works, and ended deliveries whose
+    /// handler is still at work.
+    pub(crate) fn kept(&self) -> (usize, usize) {
+        (self.by_work.borrow().len(), self.lingering.borrow().len())
     }
 
     /// Gives all deliveries, oldest first.

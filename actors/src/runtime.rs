@@ -19,15 +19,15 @@ use crate::feed::{FeedShared, FeedSpec, feed};
 use crate::handle::{COMMANDS_MAX, Command, CommandError, EngineEnd, Handle, Target};
 use crate::ledger::{Ledger, LedgerLimits};
 use crate::limiter::{
-    Ask, AskMany, ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterActor, LimiterLimits,
-    PermitBook, PermitKey, Resize,
+    Ask, AskMany, AskRefused, ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterActor,
+    LimiterLimits, PermitBook, PermitKey, Resize,
 };
-use crate::model::{Backoff, Outcome, PartitionId, Phase, RejectReason};
+use crate::model::{Backoff, DeliveryId, Outcome, PartitionId, Phase, RejectReason};
 use crate::ports::{NoObserver, Observer, Transport};
 use crate::publisher::PublisherActor;
 use crate::registry::Registry;
 use crate::settlement::{Event, State};
-use crate::shutdown::{BeginDrain, CoordinatorActor, Force};
+use crate::shutdown::{CoordinatorActor, request_drain, request_force};
 use crate::status::{in_flight, snapshot};
 use crate::supervision::{
     Child, ChildSpec, ExitReason, Intensity, PanicAbort, RESTART_BACKOFF, RestartPolicy, Root,
@@ -453,12 +453,7 @@ fn limiter_child(world: &Rc<World>) -> ChildSpec {
                 .registry
                 .tell(delivery, DeliveryMessage::Granted(permit));
         });
-        let on_refused = Rc::new(move |delivery, refusal: crate::limiter::AskRefused| {
-            let outcome = Outcome::Rejected(RejectReason::TooLarge);
-            let error = Some(refusal.to_string());
-            let judged = DeliveryMessage::Judged { outcome, error };
-            let _ = refused.registry.tell(delivery, judged);
-        });
+        let on_refused = Rc::new(move |delivery, refusal| refuse_ask(&refused, delivery, &refusal));
         let (child, addr) = Child::start(link, |_| {
             LimiterActor::new(world.book.clone(), on_granted, on_refused)
         });
@@ -467,6 +462,14 @@ fn limiter_child(world: &Rc<World>) -> ChildSpec {
         child
     };
     ChildSpec::new("limiter", RestartPolicy::Permanent, Box::new(start))
+}
+
+/// Concludes a delivery whose ask can never be granted.
+fn refuse_ask(world: &World, delivery: DeliveryId, refusal: &AskRefused) {
+    let outcome = Outcome::Rejected(RejectReason::TooLarge);
+    let error = Some(refusal.to_string());
+    let judged = DeliveryMessage::Judged { outcome, error };
+    let _ = world.registry.tell(delivery, judged);
 }
 
 /// Asks once more for what waits: an ask may have died in the mailbox of the limiter before.
@@ -537,26 +540,24 @@ fn coordinator_child(world: &Rc<World>, drain_timeout: Duration) -> ChildSpec {
 async fn perform(world: &Rc<World>, root: &Root, command: Command) {
     match command {
         Command::Drain { reason } => {
-            world.coordinator.do_send(BeginDrain { reason });
+            request_drain(world, reason);
         }
-        Command::Force => {
-            world.coordinator.do_send(Force);
-        }
+        Command::Force => request_force(world),
         Command::Pause {
             target,
             reason,
             reply,
         } => {
             let done = each(world, &target, |partition| {
-                partition.slot.do_send(ConsumerMessage::Pause {
-                    reason: reason.clone(),
-                });
+                partition.note_pause(&reason);
+                partition.slot.do_send(ConsumerMessage::Paused);
             });
             let _ = reply.send(done);
         }
         Command::Resume { target, reply } => {
             let done = each(world, &target, |partition| {
-                partition.slot.do_send(ConsumerMessage::Resume);
+                *partition.paused.borrow_mut() = None;
+                partition.slot.do_send(ConsumerMessage::Resumed);
             });
             let _ = reply.send(done);
         }
@@ -654,13 +655,16 @@ fn each(
 }
 
 async fn resize(world: &World, resize: Resize) -> Result<(), CommandError> {
-    match world.limiter.send(resize).await {
-        Ok(Ok(())) => Ok(()),
-        Ok(Err(refused)) => Err(CommandError::Refused(refused.to_string())),
-        Err(_) => Err(CommandError::Refused(
-            "the limiter is being restarted".to_owned(),
-        )),
-    }
+    let resized = match world.limiter.send(resize).await {
+        Ok(resized) => resized,
+        // It starts, or starts again. The book outlives it; resizing twice is resizing once.
+        Err(_) => world.book.resize(resize).map(|impossible| {
+            for (delivery, refusal) in impossible {
+                refuse_ask(world, delivery, &refusal);
+            }
+        }),
+    };
+    resized.map_err(|refused| CommandError::Refused(refused.to_string()))
 }
 
 async fn scale(

@@ -33,6 +33,24 @@ pub struct Snapshot {
     pub refused_events: u64,
     /// Observations lost to a panicking observer.
     pub observer_panics: u64,
+    /// What the engine keeps for its deliveries.
+    pub kept: Kept,
+}
+
+/// What the engine keeps for its deliveries; all of it is 0 when none is in hand and no handler is
+/// at work, whatever happened before.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
+pub struct Kept {
+    /// Deliveries that are not ended.
+    pub deliveries: u64,
+    /// Names of works, by which a redelivery finds them.
+    pub works: u64,
+    /// Ended deliveries whose handler is still at work.
+    pub lingering: u64,
+    /// Armed timers.
+    pub timers: u64,
 }
 
 /// A consumer at a moment.
@@ -210,6 +228,17 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
         ledger_entries: world.ledger.borrow().len() as u64,
         refused_events: world.refused.get(),
         observer_panics: world.observer_panics.get(),
+        kept: kept(world),
+    }
+}
+
+fn kept(world: &World) -> Kept {
+    let (works, lingering) = world.registry.kept();
+    Kept {
+        deliveries: world.registry.len() as u64,
+        works: works as u64,
+        lingering: lingering as u64,
+        timers: world.timers.len() as u64,
     }
 }
 

@@ -10,11 +10,11 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
-use crate::delivery::{DeliveryMessage, DeliveryRecord, TimerKind, start_delivery};
+use crate::delivery::{Adoption, DeliveryMessage, DeliveryRecord, TimerKind, start_delivery};
 use crate::limiter::{Ask, AskMany, CancelAsk, PermitKey};
 use crate::model::{
     Backoff, Delivery, DeliveryId, Disposition, Generation, Outcome, Phase, RejectReason,
@@ -25,9 +25,9 @@ use crate::shutdown::QuotaReached;
 use crate::supervision::{ExitReason, Link, StopActor};
 use crate::world::World;
 
-use super::core::{Subscription, SubscriptionAction, SubscriptionEvent};
+use super::core::{Subscription, SubscriptionAction, SubscriptionEvent, SubscriptionState};
 use super::pump::{Pump, PumpOrder, PumpReport};
-use super::shared::{PartitionShared, PauseNote, bump};
+use super::shared::{PartitionShared, bump};
 
 /// The delays of intake after trouble that is not the messages' fault, and between openings.
 const INTAKE_BACKOFF: Backoff = Backoff {
@@ -57,10 +57,10 @@ pub(crate) enum ConsumerMessage {
         delivery: DeliveryId,
         predecessor: Option<(Arc<Delivery>, Final)>,
     },
-    /// Stop handing out; desired state.
-    Pause { reason: String },
-    /// Hand out again.
-    Resume,
+    /// Stop handing out: the desired state stands in the shared part.
+    Paused,
+    /// Hand out again, likewise.
+    Resumed,
     /// The pause is too long for what waits unstarted.
     PauseOverlong,
     /// The consumer's permits changed.
@@ -89,7 +89,7 @@ pub(crate) struct ConsumerActor {
 impl ConsumerActor {
     pub(crate) fn new(world: Rc<World>, partition: Rc<PartitionShared>, link: Link) -> Self {
         let paused = partition.paused.borrow().is_some();
-        let draining = world.phase.get() >= Phase::Draining;
+        let draining = world.phase.get() >= Phase::Draining || world.quota.get() == Some(0);
         // Its first actions are performed in `started`.
         let (subscription, _) = Subscription::start(true, draining);
         let mut this = Self {
@@ -138,6 +138,7 @@ impl ConsumerActor {
     }
 
     fn open(&mut self, ctx: &mut Context<Self>) {
+        self.partition.quiet.set(false);
         let generation = self.partition.generation.get().next();
         self.partition.generation.set(generation);
         let consumer = &self.partition.consumer;
@@ -161,8 +162,14 @@ impl ConsumerActor {
     fn pumped(&mut self, report: PumpReport, ctx: &mut Context<Self>) {
         match report {
             PumpReport::Arrived(batch) => self.arrived(batch),
-            PumpReport::Opened => self.apply(SubscriptionEvent::Opened, ctx),
+            PumpReport::Opened => {
+                if !self.in_trouble {
+                    *self.partition.trouble.borrow_mut() = None;
+                }
+                self.apply(SubscriptionEvent::Opened, ctx);
+            }
             PumpReport::OpenFailed(error) => {
+                self.pump = None;
                 self.note_lost("failed to open", &error.to_string());
                 if error.is_transient() {
                     self.apply(SubscriptionEvent::OpenFailed, ctx);
@@ -265,6 +272,8 @@ impl ConsumerActor {
             waits
                 && crate::ledger::same_key(&holder.delivery, &arrival.delivery)
                 && holder.state.borrow().generation < arrival.delivery.generation
+                && holder.state.borrow().adoption.is_none()
+                && holder.addr().is_some_and(|addr| addr.connected())
         });
         let Some(adopter) = adopter else {
             return Some(arrival);
@@ -275,14 +284,12 @@ impl ConsumerActor {
         counters
             .in_hand
             .set(counters.in_hand.get().saturating_sub(1));
-        self.tell(
-            adopter,
-            DeliveryMessage::Adopt {
-                settler: arrival.settler,
-                generation: arrival.delivery.generation,
-                lease: arrival.lease,
-            },
-        );
+        adopter.state.borrow_mut().adoption = Some(Adoption {
+            settler: arrival.settler,
+            generation: arrival.delivery.generation,
+            lease: arrival.lease,
+        });
+        self.tell(adopter, DeliveryMessage::Adopt);
         None
     }
 
@@ -338,6 +345,8 @@ impl ConsumerActor {
         }
         if self.is_gate_open() {
             asks.push(self.ask_for(record));
+        } else if self.is_pause_overlong() {
+            self.tell(record, DeliveryMessage::Happened(Event::GiveBack));
         } else {
             self.held.push(record.id);
         }
@@ -387,9 +396,8 @@ impl ConsumerActor {
                 let reason = format!(
                     "a message was handed out {loops} times without an end that we know of; crash-loop-limit is {limit}"
                 );
-                self.partition
-                    .slot
-                    .do_send(ConsumerMessage::Pause { reason });
+                self.partition.note_pause(&reason);
+                self.partition.slot.do_send(ConsumerMessage::Paused);
                 return Some((Outcome::Unavailable, None));
             }
         }
@@ -516,26 +524,30 @@ impl ConsumerActor {
         self.world.observe(|observer| observer.notice(&text));
     }
 
-    fn pause(&mut self, reason: String, ctx: &mut Context<Self>) {
-        let already = self.partition.paused.borrow().is_some();
-        if already {
-            return;
-        }
-        let since = SystemTime::now();
-        *self.partition.paused.borrow_mut() = Some(PauseNote { reason, since });
+    fn paused(&mut self, ctx: &mut Context<Self>) {
         self.close_gate();
         self.apply(SubscriptionEvent::PauseAsked, ctx);
         let after = self.partition.consumer.spec.give_back_after;
         ctx.notify_later(ConsumerMessage::PauseOverlong, after);
     }
 
-    fn pause_overlong(&mut self) {
+    fn resumed(&mut self, ctx: &mut Context<Self>) {
+        self.apply(SubscriptionEvent::ResumeAsked, ctx);
+        if self.subscription.is_wanted() {
+            self.partition.quiet.set(false);
+        }
+        self.open_gate();
+    }
+
+    fn is_pause_overlong(&self) -> bool {
         let after = self.partition.consumer.spec.give_back_after;
-        let overlong = self.partition.paused.borrow().as_ref().is_some_and(|note| {
-            // The wall clock may have jumped: then the pause counts as long enough.
-            note.since.elapsed().map_or(true, |paused| paused >= after)
-        });
-        if !overlong {
+        self.partition
+            .paused_for()
+            .is_some_and(|paused| paused >= after)
+    }
+
+    fn pause_overlong(&mut self) {
+        if !self.is_pause_overlong() {
             return;
         }
         for id in std::mem::take(&mut self.held) {
@@ -562,8 +574,10 @@ impl Actor for ConsumerActor {
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         // After a restart: the old source is gone, its deliveries with it.
-        self.partition.quiet.set(false);
         self.lose_deliveries();
+        // Without a source nothing is handed out.
+        self.partition.quiet.set(true);
+        self.partition.state.set(self.subscription.state());
         if self.partition.paused.borrow().is_none() {
             self.apply(SubscriptionEvent::ResumeAsked, ctx);
         }
@@ -597,14 +611,12 @@ impl Handler<ConsumerMessage> for ConsumerActor {
             } => {
                 self.readmit(delivery, predecessor);
             }
-            ConsumerMessage::Pause { reason } => self.pause(reason, ctx),
-            ConsumerMessage::Resume => {
-                if self.partition.paused.borrow_mut().take().is_some() {
-                    self.partition.quiet.set(false);
-                    self.apply(SubscriptionEvent::ResumeAsked, ctx);
-                    self.open_gate();
-                }
+            // What was ordered since may have been taken back: the shared part has the last word.
+            ConsumerMessage::Paused if self.partition.paused.borrow().is_some() => self.paused(ctx),
+            ConsumerMessage::Resumed if self.partition.paused.borrow().is_none() => {
+                self.resumed(ctx);
             }
+            ConsumerMessage::Paused | ConsumerMessage::Resumed => {}
             ConsumerMessage::PauseOverlong => self.pause_overlong(),
             ConsumerMessage::Scaled { permits } => {
                 let spec = &self.partition.consumer.spec;
@@ -614,11 +626,16 @@ impl Handler<ConsumerMessage> for ConsumerActor {
             ConsumerMessage::BeginDrain => {
                 self.apply(SubscriptionEvent::DrainBegan, ctx);
                 if self.pump.is_none() {
-                    self.partition.quiet.set(true);
+                    self.release_deferred();
                 }
             }
             ConsumerMessage::Close => {
+                let opening = self.subscription.state() == SubscriptionState::Opening;
                 self.apply(SubscriptionEvent::CloseAsked, ctx);
+                if opening {
+                    // Nothing was handed out yet, and an opening may take for ever.
+                    self.pump = None;
+                }
                 if self.pump.is_none() {
                     self.partition.closed.set(true);
                     self.partition.closing.notify_waiters();

@@ -2,7 +2,9 @@
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::time::SystemTime;
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 use crate::limiter::ConsumerIndex;
 use crate::model::{Disposition, Generation, Outcome, PartitionId};
@@ -64,6 +66,20 @@ impl PartitionShared {
         }
     }
 
+    /// Writes down that it is paused; a pause that stands keeps its reason and its beginning.
+    pub(crate) fn note_pause(&self, reason: &str) {
+        self.paused.borrow_mut().get_or_insert_with(|| PauseNote {
+            reason: reason.to_owned(),
+            since: Instant::now(),
+        });
+    }
+
+    /// Tells how long it has been paused, if it is.
+    pub(crate) fn paused_for(&self) -> Option<Duration> {
+        let paused = self.paused.borrow();
+        paused.as_ref().map(|note| note.since.elapsed())
+    }
+
     /// Counts a death of one of its delivery actors; gives how many followed each other.
     pub(crate) fn deaths_in_a_row(&self) -> u32 {
         let deaths = self.deaths.get().saturating_add(1);
@@ -85,7 +101,7 @@ impl PartitionShared {
 #[derive(Debug, Clone)]
 pub(crate) struct PauseNote {
     pub(crate) reason: String,
-    pub(crate) since: SystemTime,
+    pub(crate) since: Instant,
 }
 
 /// A partition's counters since the start. At every moment: received = settled by disposition +

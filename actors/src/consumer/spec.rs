@@ -148,8 +148,9 @@ impl ConsumerSpec {
     pub fn credit(&self, permits: u32, capabilities: &Capabilities) -> u32 {
         let permits = permits.max(1);
         match self.prefetch {
+            // One at a time is what keeps the order, whatever the prefetch says.
+            _ if self.ordered => 1,
             Prefetch::Count(count) => count.get(),
-            Prefetch::Auto if self.ordered => 1,
             Prefetch::Auto
                 if capabilities.counting == crate::model::DeliveryCounting::EveryReturn =>
             {

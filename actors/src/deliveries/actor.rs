@@ -19,11 +19,13 @@ use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
 use crate::consumer::ConsumerMessage;
 use crate::delivery::{
-    Completion, DeliveryMessage, DeliveryRecord, TimerKind, remember, start_delivery,
+    Completion, DeliveryMessage, DeliveryRecord, HandlerPart, TimerKind, readmit, remember,
+    start_delivery,
 };
 use crate::model::{Backoff, DeliveryId, Disposition, Outcome, Phase, RejectReason};
+use crate::ports::HandlerOutcome;
 use crate::publisher::Published;
-use crate::settlement::{CancelKind, Effect, Event, Machine, State};
+use crate::settlement::{Effect, Event, Machine, State};
 use crate::supervision::StopActor;
 use crate::world::World;
 
@@ -41,14 +43,16 @@ const DEATH_BACKOFF: Backoff = Backoff {
 #[rtype(result = "()")]
 pub(crate) struct DeliveryDied {
     pub(crate) delivery: DeliveryId,
+    /// Which actor of it.
+    pub(crate) incarnation: u32,
     pub(crate) panicked: bool,
 }
 
 /// The delivery of a dead actor has waited long enough.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-struct ReleaseDue {
-    delivery: DeliveryId,
+pub(crate) struct ReleaseDue {
+    pub(crate) delivery: DeliveryId,
 }
 
 /// The parent of all delivery actors.
@@ -65,16 +69,19 @@ impl DeliveriesActor {
         let Some(record) = self.world.registry.get(died.delivery) else {
             return;
         };
+        if record.state.borrow().incarnation != died.incarnation {
+            return; // heard already
+        }
         let reason = if died.panicked { "panicked" } else { "stopped" };
         self.world
             .observe(|observer| observer.actor_exited("delivery", reason, false));
         crate::consumer::bump(&record.partition.counters.actor_deaths);
         self.silence(&record);
-        let deaths = {
-            let mut state = record.state.borrow_mut();
-            state.deaths = state.deaths.saturating_add(1);
-            state.deaths
-        };
+        let adoption = record.state.borrow_mut().adoption.take();
+        if let Some(adoption) = adoption {
+            record.take_over(adoption);
+        }
+        let deaths = self.world.registry.count_death(&record);
         let taken = record.state.borrow().settler_taken;
         if deaths >= 2 && !taken {
             self.revive(&record, {
@@ -87,9 +94,7 @@ impl DeliveriesActor {
             });
             return;
         }
-        if taken || is_finished(&record) {
-            self.remember_finished(&record);
-        }
+        self.remember_finished(&record);
         if taken {
             self.revive(&record, DeliveryMessage::Happened(Event::ChannelLost));
             let generation = record.state.borrow().generation;
@@ -97,6 +102,16 @@ impl DeliveriesActor {
                 .partition
                 .slot
                 .do_send(ConsumerMessage::Reopen { generation });
+            return;
+        }
+        self.release_later(&record, ctx);
+    }
+
+    fn release_later(&self, record: &DeliveryRecord, ctx: &mut Context<Self>) {
+        if self.world.phase.get() >= Phase::Draining {
+            ctx.notify(ReleaseDue {
+                delivery: record.id,
+            });
             return;
         }
         let delay = DEATH_BACKOFF.delay(record.partition.deaths_in_a_row(), rand::random());
@@ -108,10 +123,12 @@ impl DeliveriesActor {
         );
     }
 
-    /// Stops the handler and the timers of a dead actor's delivery and gives its permit back.
+    /// Stops the handler and the timers of a dead actor's delivery and gives its permit back. Its
+    /// incarnation goes up, so that its death is heard once.
     fn silence(&self, record: &DeliveryRecord) {
         let mut state = record.state.borrow_mut();
         state.addr = None;
+        state.incarnation += 1;
         state.permit = None;
         if let Some(control) = state.control.take() {
             control.abort();
@@ -121,20 +138,20 @@ impl DeliveriesActor {
         }
     }
 
+    /// Remembers what the dead actor would have: the decision that stood, by the ledger's rule.
     fn remember_finished(&self, record: &Rc<DeliveryRecord>) {
-        let (outcome, rules) = {
+        let (bequest, unheard) = {
             let state = record.state.borrow();
-            (state.outcome, *state.machine.rules())
+            let unheard = matches!(state.machine.state(), State::Running | State::Orphaned);
+            (state.machine.bequest(), unheard)
         };
-        let Some(outcome) = outcome else { return };
-        let decision = crate::settlement::decide(outcome, &rules);
-        let concluded = matches!(
-            decision.disposition,
-            Disposition::Ack | Disposition::Reject { .. }
-        );
-        if concluded {
-            let sent = record.state.borrow().settler_taken;
-            remember(&self.world, record, decision, sent);
+        match bequest {
+            Some(Effect::Remember { decision, sent }) => {
+                remember(&self.world, record, decision, sent);
+            }
+            // Its handler's word may have died with it in the mailbox.
+            _ if unheard => remember_completed(&self.world, record),
+            _ => {}
         }
     }
 
@@ -146,6 +163,7 @@ impl DeliveriesActor {
             state.machine = Machine::new(rules);
             state.publishing = None;
             state.publish_token = 0;
+            state.deferred = None;
         }
         let addr = start_delivery(&self.world, record);
         addr.do_send(first);
@@ -175,31 +193,26 @@ impl DeliveriesActor {
     }
 }
 
-fn is_finished(record: &DeliveryRecord) -> bool {
-    matches!(
-        record.state.borrow().outcome,
-        Some(Outcome::Completed | Outcome::Rejected(_) | Outcome::Discarded)
-    )
-}
-
 impl Actor for DeliveriesActor {
     type Context = Context<Self>;
 
     fn started(&mut self, ctx: &mut Context<Self>) {
         ctx.run_interval(TICK, |this, _| this.tick());
-        // Deaths that nobody heard while this actor was being restarted.
+        // Deaths that nobody heard while this actor was being restarted, and those it had heard:
+        // their releases were due in its own timers.
         for record in self.world.registry.all() {
-            if record
-                .state
-                .borrow()
-                .addr
-                .as_ref()
-                .is_none_or(|addr| !addr.connected())
-            {
-                ctx.notify(DeliveryDied {
+            let state = record.state.borrow();
+            match &state.addr {
+                Some(addr) if addr.connected() => {}
+                Some(_) => ctx.notify(DeliveryDied {
                     delivery: record.id,
-                    panicked: false,
-                });
+                    incarnation: state.incarnation,
+                    panicked: true,
+                }),
+                None => {
+                    drop(state);
+                    self.release_later(&record, ctx);
+                }
             }
         }
     }
@@ -221,8 +234,7 @@ impl Handler<ReleaseDue> for DeliveriesActor {
             return;
         };
         if record.state.borrow().addr.is_none() {
-            let release = Event::CancelAsked(CancelKind::Release);
-            self.revive(&record, DeliveryMessage::Happened(release));
+            self.revive(&record, DeliveryMessage::Happened(Event::GiveBack));
         }
     }
 }
@@ -265,53 +277,96 @@ fn deliver(world: &Rc<World>, completion: Completion) {
         Completion::Panicked { delivery, text } => (delivery, DeliveryMessage::Panicked(text)),
         Completion::Gone { delivery } => (delivery, DeliveryMessage::Gone),
     };
-    if let Some(message) = world.registry.tell(delivery, message) {
-        late_word(world, delivery, &message);
+    let record = world.registry.get(delivery);
+    if let Some(record) = &record {
+        // Written down before it is said: the actor may be dying, and its mailbox with it.
+        note_word(record, &message);
+    }
+    match record.as_ref().and_then(|record| record.addr()) {
+        Some(addr) => addr.do_send(message),
+        None => late_word(world, delivery, record, &message),
     }
 }
 
-/// A handler's word came after its delivery had ended: an overrun's. Finished work is remembered,
-/// and deliveries of the same id that waited for the thread's end may go on.
-fn late_word(world: &Rc<World>, delivery: DeliveryId, message: &DeliveryMessage) {
-    let event = match message {
-        DeliveryMessage::Returned(crate::ports::HandlerOutcome::Completed { result }) => {
-            if let Some(record) = world.registry.lingering(delivery) {
-                let mut state = record.state.borrow_mut();
-                if state.result.is_none() {
-                    state.result.clone_from(result);
-                }
+/// Writes a handler's word down.
+fn note_word(record: &DeliveryRecord, message: &DeliveryMessage) {
+    let mut state = record.state.borrow_mut();
+    match message {
+        DeliveryMessage::Returned(HandlerOutcome::Completed { result }) => {
+            state.handler = HandlerPart::Completed;
+            if state.result.is_none() {
+                state.result.clone_from(result);
             }
+        }
+        DeliveryMessage::Returned(_) | DeliveryMessage::Panicked(_) | DeliveryMessage::Gone => {
+            state.handler = HandlerPart::Ended;
+        }
+        _ => {}
+    }
+}
+
+/// A word came that no actor hears: the delivery's died, or the delivery has ended and its handler
+/// is an overrun. Finished work is remembered, and deliveries of the same id that waited for the
+/// thread's end may go on.
+fn late_word(
+    world: &World,
+    delivery: DeliveryId,
+    unheard: Option<Rc<DeliveryRecord>>,
+    message: &DeliveryMessage,
+) {
+    let event = match message {
+        DeliveryMessage::Returned(HandlerOutcome::Completed { .. }) => {
             Event::HandlerReturned(Outcome::Completed)
         }
         DeliveryMessage::Returned(_) => Event::HandlerReturned(Outcome::Failed),
         DeliveryMessage::Panicked(_) | DeliveryMessage::Gone => Event::HandlerGone,
         _ => return,
     };
+    if let Some(record) = unheard {
+        remember_completed(world, &record);
+        return;
+    }
     let Some(record) = world.registry.stop_lingering(delivery) else {
         return;
     };
+    note_word(&record, message);
     let mut effects = Vec::new();
-    if record
-        .state
-        .borrow_mut()
-        .machine
-        .apply(event, &mut effects)
-        .is_ok()
-    {
-        for effect in effects {
-            if let Effect::Remember { decision, sent } = effect {
-                remember(world, &record, decision, sent);
-            }
+    let (applied, state) = {
+        let machine = &mut record.state.borrow_mut().machine;
+        (machine.apply(event, &mut effects), machine.state())
+    };
+    for effect in effects {
+        if let (Ok(()), Effect::Remember { decision, sent }) = (&applied, effect) {
+            remember(world, &record, decision, sent);
         }
+    }
+    // The machine that started this handler died with its actor; the one here knows of no handler.
+    let outlived_its_actor = record.state.borrow().incarnation > 1;
+    let given_back = matches!(
+        state,
+        State::Settled {
+            disposition: Disposition::Release
+        } | State::Lost { .. }
+    );
+    if outlived_its_actor && given_back {
+        remember_completed(world, &record);
     }
     let followers = std::mem::take(&mut record.state.borrow_mut().followers);
     for delivery in followers {
-        let readmit = ConsumerMessage::Readmit {
-            delivery,
-            predecessor: None,
-        };
-        record.partition.slot.do_send(readmit);
+        readmit(world, delivery, None);
     }
+}
+
+/// Remembers work that was completed and that no machine has heard of.
+fn remember_completed(world: &World, record: &DeliveryRecord) {
+    let decision = {
+        let state = record.state.borrow();
+        if state.handler != HandlerPart::Completed {
+            return;
+        }
+        crate::settlement::decide(Outcome::Completed, state.machine.rules())
+    };
+    remember(world, record, decision, false);
 }
 
 /// Carries timers that are due to their deliveries, for ever.
@@ -344,9 +399,12 @@ pub(crate) fn tell_all(world: &World, phase: Phase) {
         Phase::Forcing => Event::DrainForced,
     };
     for record in world.registry.all() {
-        let _ = world
-            .registry
-            .tell(record.id, DeliveryMessage::Happened(event));
+        let message = DeliveryMessage::Happened(event);
+        if world.registry.tell(record.id, message).is_some() {
+            // Its actor died, and it waits to be released: now.
+            let delivery = record.id;
+            world.deliveries.do_send(ReleaseDue { delivery });
+        }
     }
 }
 

@@ -21,7 +21,9 @@ use crate::consumer::ConsumerMessage;
 use crate::deliveries::DeliveryDied;
 use crate::ledger::Remembered;
 use crate::limiter::CancelAsk;
-use crate::model::{Disposition, Outcome, Outgoing, Publication, RejectReason};
+use crate::model::{
+    Delivery, DeliveryId, Disposition, Outcome, Outgoing, Publication, RejectReason,
+};
 use crate::ports::{
     DeliveryContext, DeliveryEnded, HandlerOutcome, PublishError, RunControl, SettleReply,
     SettleResult,
@@ -36,7 +38,7 @@ use super::completions::as_settle_sink;
 use super::executor::Start;
 use super::messages::{DeliveryMessage, TimerKind};
 use super::outgoing::{self, Known, cut};
-use super::record::{DeliveryRecord, DeliveryState};
+use super::record::{Adoption, DeliveryRecord, DeliveryState, HandlerPart};
 
 /// How long an aborted async handler may take until its future is known to be dropped. It takes
 /// microseconds unless the handler blocks its thread; past this it counts as an overrun.
@@ -67,9 +69,15 @@ pub(crate) fn start_delivery(
     world: &Rc<World>,
     record: &Rc<DeliveryRecord>,
 ) -> Addr<DeliveryActor> {
+    let incarnation = {
+        let mut state = record.state.borrow_mut();
+        state.incarnation += 1;
+        state.incarnation
+    };
     let link = DeathLink {
         world: Rc::clone(world),
         record: Rc::clone(record),
+        incarnation,
         ended: false,
     };
     let actor = DeliveryActor {
@@ -92,6 +100,7 @@ impl Actor for DeliveryActor {
 struct DeathLink {
     world: Rc<World>,
     record: Rc<DeliveryRecord>,
+    incarnation: u32,
     ended: bool,
 }
 
@@ -101,6 +110,7 @@ impl Drop for DeathLink {
             let panicked = std::thread::panicking();
             let died = DeliveryDied {
                 delivery: self.record.id,
+                incarnation: self.incarnation,
                 panicked,
             };
             self.world.deliveries.do_send(died);
@@ -144,18 +154,7 @@ impl Handler<DeliveryMessage> for DeliveryActor {
             DeliveryMessage::Settled { frame, result } => self.settled(frame, result, ctx),
             DeliveryMessage::Published { token, result } => self.published(token, result, ctx),
             DeliveryMessage::TimerFired(kind) => self.timer_fired(kind, ctx),
-            DeliveryMessage::Adopt {
-                settler,
-                generation,
-                lease,
-            } => {
-                let adoption = Adoption {
-                    settler,
-                    generation,
-                    lease,
-                };
-                self.adopt(adoption, ctx);
-            }
+            DeliveryMessage::Adopt => self.adopt(ctx),
             DeliveryMessage::SettleDeferred => {
                 let deferred = self.record.state.borrow_mut().deferred.take();
                 if let Some(disposition) = deferred {
@@ -166,13 +165,6 @@ impl Handler<DeliveryMessage> for DeliveryActor {
             DeliveryMessage::Panic => panic!("injected into a delivery actor"),
         }
     }
-}
-
-/// What a redelivery hands over.
-struct Adoption {
-    settler: Box<dyn crate::ports::Settler>,
-    generation: crate::model::Generation,
-    lease: Option<Duration>,
 }
 
 impl DeliveryActor {
@@ -248,6 +240,7 @@ impl DeliveryActor {
             let mut state = self.record.state.borrow_mut();
             state.started = Some(started);
             state.control = Some(Arc::clone(&control));
+            state.handler = HandlerPart::AtWork;
             state.permit.clone()
         };
         let handler = spec.handler.clone();
@@ -462,7 +455,9 @@ impl DeliveryActor {
     }
 
     /// Says once, loudly, that a publish is refused for good and nothing else may take the work.
+    /// It is not given up: it waits for an operator, or for the end of a drain.
     fn park(&self) {
+        self.disarm(TimerKind::PublishGiveUp);
         let text = format!(
             "consumer {} delivery {}: its publish is refused for good and there is no dead-letter-queue; it is kept and tried again until somebody acts: {}",
             self.record.partition.consumer.spec.name,
@@ -498,13 +493,7 @@ impl DeliveryActor {
             state.settling_since = Some(Instant::now());
             return;
         }
-        // Its copy or dead letter is confirmed: the original goes, as every transport's table says.
         let covered = self.record.state.borrow().machine.is_covered();
-        let verb = if covered {
-            Disposition::Ack
-        } else {
-            disposition
-        };
         let taken = {
             let mut state = self.record.state.borrow_mut();
             state.frame += 1;
@@ -525,7 +514,12 @@ impl DeliveryActor {
         let sink = as_settle_sink(&self.world.completions);
         match taken {
             Some((settler, frame)) => {
-                settler.settle(verb, SettleReply::new(sink, self.record.id, frame));
+                let reply = SettleReply::new(sink, self.record.id, frame);
+                if covered {
+                    settler.settle_covered(disposition, reply);
+                } else {
+                    settler.settle(disposition, reply);
+                }
             }
             None => {
                 let frame = self.record.state.borrow().frame;
@@ -573,25 +567,19 @@ impl DeliveryActor {
         }
     }
 
-    fn adopt(&mut self, adoption: Adoption, ctx: &mut Context<Self>) {
+    fn adopt(&mut self, ctx: &mut Context<Self>) {
+        let Some(adoption) = self.record.state.borrow_mut().adoption.take() else {
+            return;
+        };
         let can = matches!(
             self.record.settlement(),
             State::Orphaned | State::Publishing { losing: true, .. }
         );
         if !can {
-            // Handing it back: dropped unsettled it stays leased, so it is released.
-            let (reply, _) = SettleReply::channel();
-            adoption.settler.settle(Disposition::Release, reply);
+            hand_back(adoption);
             return;
         }
-        {
-            let mut state = self.record.state.borrow_mut();
-            state.settler = Some(adoption.settler);
-            state.settler_taken = false;
-            state.generation = adoption.generation;
-            state.lease = adoption.lease;
-            state.lease_from = Instant::now();
-        }
+        self.record.take_over(adoption);
         crate::consumer::bump(&self.record.partition.counters.adopted);
         self.step(Event::Adopted, ctx);
     }
@@ -642,7 +630,7 @@ impl DeliveryActor {
 
     fn finish(&mut self, end: Final, ctx: &mut Context<Self>) {
         self.link.ended = true;
-        let (ended, waits_for_permit) = {
+        let (ended, waits_for_permit, lingers) = {
             let mut state = self.record.state.borrow_mut();
             for key in state.timers.take_all() {
                 self.world.timers.disarm(key);
@@ -653,6 +641,7 @@ impl DeliveryActor {
             (
                 self.ended(&state, end),
                 state.asked && state.started.is_none(),
+                state.handler == HandlerPart::AtWork,
             )
         };
         if waits_for_permit {
@@ -660,8 +649,8 @@ impl DeliveryActor {
                 ticket: self.record.id,
             });
         }
-        let (Final::Settled { overrun, .. } | Final::Lost { overrun, .. }) = end;
-        if overrun {
+        // An overrun, or the handler of an actor that died: either way its word is still to come.
+        if lingers {
             self.world.registry.linger(Rc::clone(&self.record));
         }
         self.record.partition.counters.ended(&end);
@@ -675,9 +664,12 @@ impl DeliveryActor {
         }
         self.record.partition.counters.outcome(ended.outcome);
         self.world.registry.remove(&self.record);
+        if self.link.incarnation == 1 || is_concluded(&end) {
+            self.world.registry.forget_deaths(&self.record);
+        }
         self.world
             .observe(|observer| observer.delivery_ended(&ended));
-        if !overrun {
+        if !lingers {
             self.readmit_followers(end);
         }
         ctx.stop();
@@ -688,10 +680,7 @@ impl DeliveryActor {
         let followers = std::mem::take(&mut self.record.state.borrow_mut().followers);
         for delivery in followers {
             let predecessor = Some((Arc::clone(&self.record.delivery), end));
-            self.tell_consumer(ConsumerMessage::Readmit {
-                delivery,
-                predecessor,
-            });
+            readmit(&self.world, delivery, predecessor);
         }
     }
 
@@ -713,6 +702,34 @@ impl DeliveryActor {
     fn tell_consumer(&self, message: ConsumerMessage) {
         self.record.partition.slot.do_send(message);
     }
+}
+
+/// Tells whether the broker will not hand this work out again as it was.
+fn is_concluded(end: &Final) -> bool {
+    match end {
+        Final::Settled { disposition, .. } => !matches!(disposition, Disposition::Release),
+        Final::Lost { .. } => false,
+    }
+}
+
+/// Lets a delivery that waited for another one be looked at again, by its own consumer.
+pub(crate) fn readmit(
+    world: &World,
+    delivery: DeliveryId,
+    predecessor: Option<(Arc<Delivery>, Final)>,
+) {
+    if let Some(record) = world.registry.get(delivery) {
+        record.partition.slot.do_send(ConsumerMessage::Readmit {
+            delivery,
+            predecessor,
+        });
+    }
+}
+
+/// Gives a redelivery back that cannot be adopted any more: dropped unsettled it stays leased.
+fn hand_back(adoption: Adoption) {
+    let (reply, _) = SettleReply::channel();
+    adoption.settler.settle(Disposition::Release, reply);
 }
 
 fn abort_grace(handler: &crate::ports::Handler) -> Duration {

@@ -141,10 +141,10 @@ impl Executor {
 impl Drop for Executor {
     /// Leaves threads that are still at work to themselves: waiting for them could take for ever.
     fn drop(&mut self) {
-        if let Place::Threads { runtime, .. } = &mut self.place {
-            if let Some(runtime) = runtime.take() {
-                runtime.shutdown_background();
-            }
+        if let Place::Threads { runtime, .. } = &mut self.place
+            && let Some(runtime) = runtime.take()
+        {
+            runtime.shutdown_background();
         }
     }
 }

@@ -1,10 +1,8 @@
 //! What a delivery actor is told.
 
-use std::time::Duration;
-
 use crate::limiter::Permit;
-use crate::model::{Generation, Outcome};
-use crate::ports::{HandlerOutcome, PublishError, SettleResult, Settler};
+use crate::model::Outcome;
+use crate::ports::{HandlerOutcome, PublishError, SettleResult};
 use crate::settlement::Event;
 
 /// What a delivery actor is told.
@@ -33,12 +31,8 @@ pub(crate) enum DeliveryMessage {
     },
     /// A timer fired.
     TimerFired(TimerKind),
-    /// A redelivery of the same work hands over its settler.
-    Adopt {
-        settler: Box<dyn Settler>,
-        generation: Generation,
-        lease: Option<Duration>,
-    },
+    /// A redelivery of the same work hands over its settler: it stands in the record.
+    Adopt,
     /// The broker hands out nothing more: what was held back for that goes out.
     SettleDeferred,
     /// Die, for tests of what happens then.

@@ -8,9 +8,9 @@ mod messages;
 mod outgoing;
 mod record;
 
-pub(crate) use actor::{DeliveryActor, remember, start_delivery};
+pub(crate) use actor::{DeliveryActor, readmit, remember, start_delivery};
 pub(crate) use completions::{Completion, Completions};
 pub(crate) use executor::{Executor, ExecutorKind};
 pub(crate) use messages::{DeliveryMessage, TimerKind};
 pub(crate) use outgoing::cut;
-pub(crate) use record::DeliveryRecord;
+pub(crate) use record::{Adoption, DeliveryRecord, HandlerPart};

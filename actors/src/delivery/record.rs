@@ -66,8 +66,35 @@ pub(crate) struct DeliveryState {
     /// Deliveries of the same id that wait for this one's end.
     pub(crate) followers: Vec<DeliveryId>,
     pub(crate) timers: Timers,
+    /// What is known of its handler, whether or not the delivery's actor lives to hear it.
+    pub(crate) handler: HandlerPart,
+    /// A settler that a redelivery brought, until the actor takes it: it must not die in a mailbox.
+    pub(crate) adoption: Option<Adoption>,
+    /// Deaths of its actors, where its work has no name; see the registry.
     pub(crate) deaths: u8,
+    /// Which actor works on it, counted.
+    pub(crate) incarnation: u32,
     pub(crate) addr: Option<Addr<DeliveryActor>>,
+}
+
+/// What is known of a delivery's handler.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum HandlerPart {
+    /// None was started.
+    None,
+    /// Its last word has not come.
+    AtWork,
+    /// It has ended without completing the work.
+    Ended,
+    /// It has completed the work.
+    Completed,
+}
+
+/// What a redelivery hands over to the attempt of the same work that still runs.
+pub(crate) struct Adoption {
+    pub(crate) settler: Box<dyn Settler>,
+    pub(crate) generation: Generation,
+    pub(crate) lease: Option<Duration>,
 }
 
 /// The armed timers of one delivery. Those that exclude each other by state share a place.
@@ -143,7 +170,10 @@ impl DeliveryRecord {
                 lease_from: now,
                 followers: Vec::new(),
                 timers: Timers::default(),
+                handler: HandlerPart::None,
+                adoption: None,
                 deaths: 0,
+                incarnation: 0,
                 addr: None,
             }),
         })
@@ -152,6 +182,16 @@ impl DeliveryRecord {
     /// Gives the address of its actor, if it has one.
     pub(crate) fn addr(&self) -> Option<Addr<DeliveryActor>> {
         self.state.try_borrow().ok()?.addr.clone()
+    }
+
+    /// Makes the settler of a redelivery its own.
+    pub(crate) fn take_over(&self, adoption: Adoption) {
+        let mut state = self.state.borrow_mut();
+        state.settler = Some(adoption.settler);
+        state.settler_taken = false;
+        state.generation = adoption.generation;
+        state.lease = adoption.lease;
+        state.lease_from = Instant::now();
     }
 
     /// Gives the settlement's state.

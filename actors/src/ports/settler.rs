@@ -13,6 +13,13 @@ pub trait Settler: Send {
     /// Never blocks. A settler of an ended generation sends nothing and answers *gone*.
     fn settle(self: Box<Self>, disposition: Disposition, reply: SettleReply);
 
+    /// Starts the settlement of a Requeue or Reject whose copy or dead letter is confirmed already:
+    /// the original is to go without a trace. On every broker we know that is the verb of an Ack.
+    fn settle_covered(self: Box<Self>, disposition: Disposition, reply: SettleReply) {
+        let _ = disposition;
+        self.settle(Disposition::Ack, reply);
+    }
+
     /// Asks for a longer lease and returns at once. `Ok` starts the lease anew. Called about every
     /// third of a lease while the delivery is held.
     ///

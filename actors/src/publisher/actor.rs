@@ -10,8 +10,9 @@
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Duration;
 
-use actix::{Actor, ActorContext, Context, Handler, Message};
+use actix::{Actor, ActorContext, AsyncContext, Context, Handler, Message};
 
 use crate::delivery::DeliveryMessage;
 use crate::model::{DeliveryId, Outgoing};
@@ -21,6 +22,10 @@ use crate::world::World;
 
 /// How many publishes may be under way at once.
 const WINDOW: usize = 1024;
+
+/// How often places in the window are taken back from publishes that nobody waits for any more: a
+/// silent broker would keep them for ever.
+const SWEEP: Duration = Duration::from_secs(1);
 
 /// A delivery publishes.
 #[derive(Debug, Message)]
@@ -55,10 +60,24 @@ impl PublisherActor {
         }
     }
 
-    /// Tells whether the delivery still waits for this try: it may have given up or asked again.
-    fn is_wanted(&self, request: &PublishRequest) -> bool {
-        let record = self.world.registry.get(request.delivery);
-        record.is_some_and(|record| record.state.borrow().publish_token == request.token)
+    fn fill(&mut self) {
+        while self.under_way.len() < WINDOW {
+            let Some(request) = self.waiting.pop_front() else {
+                break;
+            };
+            if is_wanted(&self.world, request.delivery, request.token) {
+                self.send(request);
+            }
+        }
+    }
+
+    fn sweep(&mut self) {
+        let world = &self.world;
+        self.under_way
+            .retain(|token, delivery| is_wanted(world, *delivery, *token));
+        self.waiting
+            .retain(|request| is_wanted(world, request.delivery, request.token));
+        self.fill();
     }
 
     fn send(&mut self, request: PublishRequest) {
@@ -71,6 +90,10 @@ impl PublisherActor {
 
 impl Actor for PublisherActor {
     type Context = Context<Self>;
+
+    fn started(&mut self, ctx: &mut Context<Self>) {
+        ctx.run_interval(SWEEP, |this, _| this.sweep());
+    }
 }
 
 impl Handler<PublishRequest> for PublisherActor {
@@ -95,15 +118,14 @@ impl Handler<Published> for PublisherActor {
             let message = DeliveryMessage::Published { token, result };
             let _ = self.world.registry.tell(delivery, message);
         }
-        while self.under_way.len() < WINDOW {
-            let Some(request) = self.waiting.pop_front() else {
-                break;
-            };
-            if self.is_wanted(&request) {
-                self.send(request);
-            }
-        }
+        self.fill();
     }
+}
+
+/// Tells whether the delivery still waits for this try: it may have given up or asked again.
+fn is_wanted(world: &World, delivery: DeliveryId, token: u64) -> bool {
+    let record = world.registry.get(delivery);
+    record.is_some_and(|record| record.state.borrow().publish_token == token)
 }
 
 impl Handler<StopActor> for PublisherActor {

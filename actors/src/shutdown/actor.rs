@@ -29,17 +29,15 @@ const FORCE_TIMEOUT: Duration = Duration::from_millis(3500);
 /// Closing sources and the transport takes at most so long.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// Drain.
+/// A drain was asked for.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(crate) struct BeginDrain {
-    pub(crate) reason: String,
-}
+struct BeginDrain;
 
-/// Force: the grace is over.
+/// The end of the grace was asked for.
 #[derive(Debug, Message)]
 #[rtype(result = "()")]
-pub(crate) struct Force;
+struct Force;
 
 /// The job's last delivery was admitted.
 #[derive(Debug, Message)]
@@ -53,11 +51,34 @@ struct Happened(DrainEvent);
 /// What of the drain survives the coordinator.
 #[derive(Debug, Default)]
 pub(crate) struct DrainNotes {
+    /// What was asked for, so that it is not lost with the coordinator it was said to.
+    asked: bool,
+    force_asked: bool,
     began: Option<(Instant, Totals)>,
     reason: String,
     forced: bool,
     stragglers: Vec<Straggler>,
     stragglers_total: u64,
+}
+
+/// Asks for a drain; the first reason stands.
+pub(crate) fn request_drain(world: &World, reason: String) {
+    note_asked(world, reason);
+    world.coordinator.do_send(BeginDrain);
+}
+
+/// Asks for the end of the grace, and for a drain if none is under way.
+pub(crate) fn request_force(world: &World) {
+    note_asked(world, "forced".to_owned());
+    world.drain.borrow_mut().force_asked = true;
+    world.coordinator.do_send(Force);
+}
+
+fn note_asked(world: &World, reason: String) {
+    let mut notes = world.drain.borrow_mut();
+    if !notes.asked {
+        (notes.asked, notes.reason) = (true, reason);
+    }
 }
 
 /// The sums of all counters at one moment.
@@ -127,6 +148,20 @@ impl CoordinatorActor {
         }
         tell_all(&self.world, Phase::Draining);
         self.watch_for_empty(ctx);
+    }
+
+    /// Only the subscriptions end here: what the quota admitted is not started yet, and a drain
+    /// would give it back. The drain follows when nothing is left.
+    fn end_job(&self, ctx: &mut Context<Self>) {
+        for partition in self.world.partitions() {
+            partition.slot.do_send(ConsumerMessage::BeginDrain);
+        }
+        let world = Rc::clone(&self.world);
+        let watch = async move {
+            world.registry.emptied().await;
+            request_drain(&world, "the job's deliveries are done".to_owned());
+        };
+        ctx.spawn(watch.into_actor(self));
     }
 
     fn watch_for_empty(&self, ctx: &mut Context<Self>) {
@@ -236,12 +271,22 @@ impl Actor for CoordinatorActor {
     fn started(&mut self, ctx: &mut Context<Self>) {
         // After a restart in the middle of a drain: the orders are given again, they are
         // idempotent, and the timers are armed anew.
+        let (asked, force_asked, began) = {
+            let notes = self.world.drain.borrow();
+            (notes.asked, notes.force_asked, notes.began)
+        };
         match self.drain.phase() {
+            Phase::Running if self.world.quota.get() == Some(0) => self.end_job(ctx),
             Phase::Running => {}
             Phase::Draining => {
+                for partition in self.world.partitions() {
+                    partition.slot.do_send(ConsumerMessage::BeginDrain);
+                }
                 tell_all(&self.world, Phase::Draining);
                 self.watch_for_empty(ctx);
-                self.perform(DrainAction::ArmDrainTimeout, ctx);
+                let spent = began.map_or(Duration::ZERO, |(since, _)| since.elapsed());
+                let left = self.drain_timeout.saturating_sub(spent);
+                ctx.notify_later(Happened(DrainEvent::DrainOverdue), left);
             }
             Phase::Forcing => {
                 tell_all(&self.world, Phase::Forcing);
@@ -250,16 +295,20 @@ impl Actor for CoordinatorActor {
             }
             Phase::Stopped => self.close_and_report(ctx),
         }
+        // What was said to the one before, and died with it.
+        if asked {
+            ctx.notify(BeginDrain);
+        }
+        if force_asked {
+            ctx.notify(Force);
+        }
     }
 }
 
 impl Handler<BeginDrain> for CoordinatorActor {
     type Result = ();
 
-    fn handle(&mut self, begin: BeginDrain, ctx: &mut Context<Self>) {
-        if self.drain.phase() == Phase::Running {
-            self.world.drain.borrow_mut().reason = begin.reason;
-        }
+    fn handle(&mut self, _: BeginDrain, ctx: &mut Context<Self>) {
         self.apply(DrainEvent::DrainAsked, ctx);
     }
 }
@@ -276,19 +325,7 @@ impl Handler<QuotaReached> for CoordinatorActor {
     type Result = ();
 
     fn handle(&mut self, _: QuotaReached, ctx: &mut Context<Self>) {
-        // Only the subscriptions end here: what the quota admitted is not started yet, and a drain
-        // would give it back. The drain follows when nothing is left.
-        for partition in self.world.partitions() {
-            partition.slot.do_send(ConsumerMessage::BeginDrain);
-        }
-        let (world, addr) = (Rc::clone(&self.world), ctx.address());
-        let watch = async move {
-            world.registry.emptied().await;
-            addr.do_send(BeginDrain {
-                reason: "the job's deliveries are done".to_owned(),
-            });
-        };
-        ctx.spawn(watch.into_actor(self));
+        self.end_job(ctx);
     }
 }
 

@@ -5,5 +5,5 @@ mod actor;
 mod core;
 mod report;
 
-pub(crate) use actor::{BeginDrain, CoordinatorActor, DrainNotes, Force, QuotaReached};
+pub(crate) use actor::{CoordinatorActor, DrainNotes, QuotaReached, request_drain, request_force};
 pub use report::{DrainReport, Straggler};

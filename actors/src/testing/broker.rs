@@ -1,7 +1,7 @@
 //! The broker behind [`ScriptedTransport`](super::ScriptedTransport): queues in memory, and a
 //! record of everything it was told.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use crate::model::{
@@ -62,6 +62,20 @@ pub(super) struct Message {
     pub(super) handed_out: u32,
 }
 
+/// One hand-out of one message: what a settler stands for.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct HandOut {
+    pub(super) number: u64,
+    pub(super) generation: Generation,
+    pub(super) count: u32,
+}
+
+impl HandOut {
+    pub(super) fn is_of(&self, message: &Message, generation: Generation) -> bool {
+        self.generation == generation && self.count == message.handed_out
+    }
+}
+
 pub(super) type Place = (QueueName, PartitionId);
 
 #[derive(Default)]
@@ -74,6 +88,8 @@ pub(super) struct Queue {
     pub(super) cancelled: bool,
     pub(super) lost: Option<String>,
     pub(super) panics: bool,
+    /// The last generation that has ended: a word for it is stale, not a second one.
+    pub(super) ended: Option<Generation>,
 }
 
 #[derive(Default)]
@@ -88,6 +104,13 @@ pub(super) struct Broker {
     pub(super) published: Vec<Outgoing>,
     pub(super) kept: Vec<crate::ports::SettleReply>,
     pub(super) kept_publishes: Vec<crate::ports::PublishReply>,
+    pub(super) expired: BTreeSet<u64>,
+    pub(super) kept_opens: bool,
+    pub(super) publish_tries: Vec<Outgoing>,
+    pub(super) hand_outs: u64,
+    /// Requeued, and ready again when their delay is over.
+    pub(super) due_later: u64,
+    pub(super) extensions: BTreeMap<u64, u32>,
     pub(super) opens: u64,
     pub(super) refuse_opens: u32,
     pub(super) double_settlements: u64,
@@ -113,7 +136,7 @@ impl Broker {
     }
 
     /// Hands out what credit allows.
-    pub(super) fn hand_out(&mut self, place: &Place, max: usize) -> Vec<(Delivery, u64)> {
+    pub(super) fn hand_out(&mut self, place: &Place, max: usize) -> Vec<(Delivery, HandOut)> {
         let queue = self.queues.entry(place.clone()).or_default();
         let mut handed = Vec::new();
         while handed.len() < max && queue.leased.len() < queue.credit && !queue.cancelled {
@@ -121,8 +144,14 @@ impl Broker {
                 break;
             };
             message.handed_out += 1;
+            self.hand_outs += 1;
             let delivery = delivery_of(place, queue.generation, &message);
-            handed.push((delivery, message.number));
+            let hand_out = HandOut {
+                number: message.number,
+                generation: queue.generation,
+                count: message.handed_out,
+            };
+            handed.push((delivery, hand_out));
             queue
                 .leased
                 .insert(message.number, (message, queue.generation));
@@ -135,16 +164,19 @@ impl Broker {
     pub(super) fn settle(
         &mut self,
         place: &Place,
-        number: u64,
-        generation: Generation,
+        held: HandOut,
         disposition: Disposition,
     ) -> Option<Option<(Message, Duration)>> {
+        let HandOut {
+            number, generation, ..
+        } = held;
         let queue = self.queues.get_mut(place)?;
         match queue.leased.get(&number) {
-            Some((_, of)) if *of == generation => {}
+            Some((message, of)) if held.is_of(message, *of) => {}
             Some(_) => return None,
             None => {
-                if queue.generation == generation {
+                let expired = self.expired.contains(&number);
+                if !expired && queue.ended.is_none_or(|ended| ended < generation) {
                     self.double_settlements += 1;
                 }
                 return None;
@@ -182,6 +214,7 @@ impl Broker {
         let Some(queue) = self.queues.get_mut(place) else {
             return;
         };
+        queue.ended = queue.ended.max(Some(generation));
         let mine: Vec<u64> = queue
             .leased
             .iter()
@@ -193,6 +226,19 @@ impl Broker {
                 queue.ready.push_front(message);
             }
         }
+    }
+
+    /// Ends the lease of one message: it is ready again. What its former holder says is stale, not
+    /// a second settlement.
+    pub(super) fn expire_lease(&mut self, number: u64) -> bool {
+        for queue in self.queues.values_mut() {
+            if let Some((message, _)) = queue.leased.remove(&number) {
+                queue.ready.push_front(message);
+                self.expired.insert(number);
+                return true;
+            }
+        }
+        false
     }
 }
 

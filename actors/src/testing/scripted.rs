@@ -15,7 +15,7 @@ use crate::ports::{
     Settler, Source, SourceError, SourceSpec, Transport, TransportError,
 };
 
-use super::broker::{Broker, Place, PublishScript, SettleScript, Settlement};
+use super::broker::{Broker, HandOut, Place, PublishScript, SettleScript, Settlement};
 
 /// A transport in memory whose broker is scripted by the test. Clones share one broker. Messages
 /// carry the broker's number as their sequence.
@@ -91,6 +91,20 @@ impl ScriptedTransport {
         self.shared.broker().refuse_opens = opens;
     }
 
+    /// Keeps openings unanswered from now on, as a broker does that cannot be reached.
+    pub fn keep_opens(&self, keep: bool) {
+        self.shared.broker().kept_opens = keep;
+        self.shared.changed.notify_waiters();
+    }
+
+    /// Ends the lease of a message that is handed out: it is ready again, and its holder hears of
+    /// it when it extends. Tells whether it was handed out.
+    pub fn expire_lease(&self, message: u64) -> bool {
+        let expired = self.shared.broker().expire_lease(message);
+        self.shared.changed.notify_waiters();
+        expired
+    }
+
     /// Puts a message into partition 0 of a queue; gives its number.
     pub fn push(&self, queue: impl Into<QueueName>, body: impl Into<Bytes>) -> u64 {
         let queue = queue.into();
@@ -144,6 +158,22 @@ impl ScriptedTransport {
         self.shared.broker().published.clone()
     }
 
+    /// Gives all publishes so far, confirmed or not, in the order they came.
+    pub fn publish_tries(&self) -> Vec<Outgoing> {
+        self.shared.broker().publish_tries.clone()
+    }
+
+    /// Counts the deliveries handed out so far.
+    pub fn hand_outs(&self) -> u64 {
+        self.shared.broker().hand_outs
+    }
+
+    /// Counts how often the lease of a message was extended.
+    pub fn extensions(&self, message: u64) -> u32 {
+        let broker = self.shared.broker();
+        broker.extensions.get(&message).copied().unwrap_or(0)
+    }
+
     /// Counts the openings so far.
     pub fn opens(&self) -> u64 {
         self.shared.broker().opens
@@ -157,6 +187,12 @@ impl ScriptedTransport {
     /// Gives the numbers of rejected messages.
     pub fn dead(&self) -> Vec<u64> {
         self.shared.broker().dead.clone()
+    }
+
+    /// Tells whether all that was ever pushed is acked or rejected: nothing is ready, handed out,
+    /// or due later.
+    pub fn is_idle(&self) -> bool {
+        self.left() == (0, 0) && self.shared.broker().due_later == 0
     }
 
     /// Counts what is ready and what is handed out, over all queues.
@@ -213,6 +249,13 @@ impl Transport for ScriptedTransport {
         let shared = Arc::clone(&self.shared);
         Box::pin(async move {
             let place = (spec.queue.clone(), spec.partition);
+            loop {
+                let changed = shared.changed.notified();
+                if !shared.broker().kept_opens {
+                    break;
+                }
+                changed.await;
+            }
             let mut broker = shared.broker();
             broker.opens += 1;
             if broker.refuse_opens > 0 {
@@ -287,13 +330,12 @@ impl Source for ScriptedSource {
                     }
                     let handed = broker.hand_out(&self.place, max);
                     if !handed.is_empty() {
-                        into.extend(handed.into_iter().map(|(delivery, number)| Arrival {
+                        into.extend(handed.into_iter().map(|(delivery, held)| Arrival {
                             delivery,
                             settler: Box::new(ScriptedSettler {
                                 shared: Arc::clone(&self.shared),
                                 place: self.place.clone(),
-                                number,
-                                generation: self.generation,
+                                held,
                             }),
                             lease,
                         }));
@@ -339,11 +381,15 @@ impl Drop for ScriptedSource {
 struct ScriptedSettler {
     shared: Arc<Shared>,
     place: Place,
-    number: u64,
-    generation: Generation,
+    held: HandOut,
 }
 
 impl Settler for ScriptedSettler {
+    fn settle_covered(self: Box<Self>, disposition: Disposition, reply: SettleReply) {
+        // The record keeps the disposition; a message that was requeued so goes on as its copy.
+        self.settle(disposition, reply);
+    }
+
     fn settle(self: Box<Self>, disposition: Disposition, reply: SettleReply) {
         let mut broker = self.shared.broker();
         if let SettleScript::NotSent(times) = broker.settle {
@@ -356,8 +402,7 @@ impl Settler for ScriptedSettler {
             return;
         }
         let script = broker.settle;
-        let Some(due) = broker.settle(&self.place, self.number, self.generation, disposition)
-        else {
+        let Some(due) = broker.settle(&self.place, self.held, disposition) else {
             drop(broker);
             reply.gone();
             return;
@@ -373,16 +418,20 @@ impl Settler for ScriptedSettler {
             }
         }
         if let Some((message, after)) = due {
+            self.shared.broker().due_later += 1;
             let (shared, place) = (Arc::clone(&self.shared), self.place.clone());
             tokio::spawn(async move {
                 tokio::time::sleep(after).await;
-                shared
-                    .broker()
-                    .queues
-                    .entry(place)
-                    .or_default()
-                    .ready
-                    .push_back(message);
+                {
+                    let mut broker = shared.broker();
+                    broker.due_later -= 1;
+                    broker
+                        .queues
+                        .entry(place)
+                        .or_default()
+                        .ready
+                        .push_back(message);
+                }
                 shared.changed.notify_waiters();
             });
         }
@@ -390,13 +439,16 @@ impl Settler for ScriptedSettler {
     }
 
     fn extend(&mut self) -> Result<(), LeaseGone> {
-        let broker = self.shared.broker();
+        let mut broker = self.shared.broker();
         let held = broker
             .queues
             .get(&self.place)
-            .and_then(|q| q.leased.get(&self.number));
+            .and_then(|q| q.leased.get(&self.held.number));
         match held {
-            Some((_, generation)) if *generation == self.generation => Ok(()),
+            Some((message, generation)) if self.held.is_of(message, *generation) => {
+                *broker.extensions.entry(self.held.number).or_default() += 1;
+                Ok(())
+            }
             _ => Err(LeaseGone),
         }
     }
@@ -405,6 +457,7 @@ impl Settler for ScriptedSettler {
 impl Publisher for ScriptedTransport {
     fn publish(&self, message: Outgoing, reply: PublishReply) {
         let mut broker = self.shared.broker();
+        broker.publish_tries.push(message.clone());
         match broker.publish {
             PublishScript::Confirm => {
                 broker.published.push(message);

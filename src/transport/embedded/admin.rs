@@ -382,6 +382,7 @@ fn place(partition: &PartitionShared) -> Place<'_> {
         queue: &partition.queue,
         partition: partition.id,
         generation: Generation::default(),
+        id_prefix: &partition.id_prefix,
     }
 }
 
@@ -407,7 +408,7 @@ fn read_dead(partition: &PartitionShared, key: &[u8], row: &[u8]) -> DeadMessage
     let at = place(partition);
     let raw = |bytes: bytes::Bytes| {
         let mut delivery = Delivery::new(at.queue.clone(), at.partition, at.generation, bytes);
-        delivery.id = Some(own_id(at.queue, at.partition, seq));
+        delivery.id = Some(own_id(at.id_prefix, seq));
         delivery
     };
     let Ok(dead) = decode_dead(key, row) else {

@@ -350,7 +350,7 @@ mod tests {
         }
 
         #[test]
-        fn no_changed_bit_passes(message in message(), at in any::<prop::sample::Index>(), bit in 0..8) {
+        fn no_changed_bit_passes(message in message(), at in any::<prop::sample::Index>(), bit in 0..8_u32) {
             let key = row_key(1, 2, 3);
             let mut row = encode_message(&key, &message);
             let at = at.index(row.len());

@@ -268,7 +268,7 @@ impl<T: Clone> Partition<T> {
             return Some(Want::Payload { seq });
         }
         let low =
-            self.fresh.len() < self.window.count / 4 && self.fresh_bytes <= self.window.bytes / 4;
+            self.fresh.len() <= self.window.count / 4 && self.fresh_bytes <= self.window.bytes / 4;
         (self.beyond > 0 && low).then_some(Want::Refill {
             from: self.frontier,
             announced: self.announced,

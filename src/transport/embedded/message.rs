@@ -72,7 +72,7 @@ impl Message {
         );
         delivery.id = Some(match &self.id {
             Some(id) => id.clone(),
-            None => own_id(at.queue, at.partition, seq),
+            None => own_id(at.id_prefix, seq),
         });
         delivery.sequence = Some(seq);
         delivery.key.clone_from(&self.key);
@@ -107,11 +107,33 @@ pub(crate) struct Place<'a> {
     pub(crate) queue: &'a QueueName,
     pub(crate) partition: PartitionId,
     pub(crate) generation: Generation,
+    /// The store's own ids up to the sequence.
+    pub(crate) id_prefix: &'a str,
 }
 
-/// The store's own id of a message, `queue/partition/sequence`; never given twice.
-pub(crate) fn own_id(queue: &QueueName, partition: PartitionId, seq: u64) -> MessageId {
-    MessageId::from(format!("{queue}/{partition}/{seq}"))
+/// The store's own id of a message, `queue/partition/sequence`; never given twice. `prefix` is
+/// all before the sequence. One allocation: it is made for every hand-out.
+pub(crate) fn own_id(prefix: &str, seq: u64) -> MessageId {
+    const DIGITS: usize = 20;
+    let mut buffer = [0_u8; 128];
+    let (mut at, mut left) = (buffer.len(), seq);
+    loop {
+        at -= 1;
+        buffer[at] = b'0' + u8::try_from(left % 10).unwrap_or(0);
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    let start = at.checked_sub(prefix.len());
+    match start.filter(|_| prefix.len() <= buffer.len() - DIGITS) {
+        Some(start) => {
+            buffer[start..at].copy_from_slice(prefix.as_bytes());
+            std::str::from_utf8(&buffer[start..])
+                .map_or_else(|_| format!("{prefix}{seq}").into(), MessageId::new)
+        }
+        None => format!("{prefix}{seq}").into(),
+    }
 }
 
 #[cfg(test)]
@@ -124,6 +146,7 @@ mod tests {
             queue: &"q".into(),
             partition: PartitionId(3),
             generation: Generation(1),
+            id_prefix: "q/3/",
         };
         let tally = Tally {
             failures,
@@ -148,6 +171,19 @@ mod tests {
         check(Some("forged"), 0, 1);
         check(Some("-4"), 1, 2);
         check(Some("99999999999999999999"), 0, 1);
+    }
+
+    #[test]
+    fn an_own_id_is_prefix_and_number_however_long() {
+        let check = |prefix: &str, seq| {
+            assert_eq!(own_id(prefix, seq).as_str(), format!("{prefix}{seq}"));
+        };
+        check("q/0/", 0);
+        check("q/0/", u64::MAX);
+        for length in 100..140 {
+            check(&"ü".repeat(length / 2), u64::MAX);
+            check(&"q".repeat(length), 7);
+        }
     }
 
     #[test]

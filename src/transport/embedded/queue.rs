@@ -133,6 +133,8 @@ pub(crate) struct PartitionShared {
     pub(crate) queue: QueueName,
     pub(crate) queue_number: u32,
     pub(crate) id: PartitionId,
+    /// The store's own ids up to the sequence: `queue/partition/`.
+    pub(crate) id_prefix: String,
     state: Mutex<PartitionState>,
 }
 
@@ -142,6 +144,7 @@ impl PartitionShared {
             queue: queue.clone(),
             queue_number,
             id: PartitionId(id),
+            id_prefix: format!("{queue}/{id}/"),
             state: Mutex::new(PartitionState {
                 core: Partition::new(window(kind), kind.lease, 1),
                 waiting: Vec::new(),

@@ -115,6 +115,7 @@ impl EmbeddedSource {
             queue: &shared.partition.queue,
             partition: shared.partition.id,
             generation: shared.generation,
+            id_prefix: &shared.partition.id_prefix,
         };
         let lease = Some(shared.broker.options.lease);
         into.extend(self.handed.drain(..).map(|one| Arrival {
