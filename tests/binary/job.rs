@@ -38,10 +38,17 @@ fn the_shipped_job_counts_every_word_once_and_a_second_start_repeats_nothing() {
     let home = Home::shipped();
     let done = home.acquit(&["run", "--until-idle"]);
     assert_eq!((done.code, done.out.as_str()), (Some(0), ""));
-    assert!(done.err.contains("drained (idle): clean, in "), "{}", done.err);
+    assert!(
+        done.err.contains("drained (idle): clean, in "),
+        "{}",
+        done.err
+    );
 
     let expected = expected(&home);
-    let once: BTreeMap<_, _> = expected.iter().map(|(id, n)| (id.clone(), vec![*n])).collect();
+    let once: BTreeMap<_, _> = expected
+        .iter()
+        .map(|(id, n)| (id.clone(), vec![*n]))
+        .collect();
     assert_eq!(results(&home), once);
     let decisions = done.err.matches("acquit::decision").count();
     assert_eq!(decisions, expected.len());
@@ -66,24 +73,35 @@ fn killed_at_any_moment_the_job_loses_no_line_and_repeats_only_what_was_in_fligh
     for kill_after in decisions {
         let running = home.start(&["run", "--until-idle"]);
         if kill_after > 0 {
-            eventually("it is at work", || running.count("acquit::decision") >= kill_after);
+            eventually("it is at work", || {
+                running.count("acquit::decision") >= kill_after
+            });
         }
         running.kill();
     }
     let done = home.acquit(&["run", "--until-idle"]);
     assert_eq!(done.code, Some(0), "{}", done.err);
-    assert!(done.err.contains("acquit::decision"), "nothing was left to do");
+    assert!(
+        done.err.contains("acquit::decision"),
+        "nothing was left to do"
+    );
 
     let expected = expected(&home);
     let results = results(&home);
-    let lost: Vec<_> = expected.keys().filter(|id| !results.contains_key(*id)).collect();
+    let lost: Vec<_> = expected
+        .keys()
+        .filter(|id| !results.contains_key(*id))
+        .collect();
     assert_eq!(lost, [] as [&String; 0]);
     for (id, counts) in &results {
         assert!(counts.iter().all(|n| Some(n) == expected.get(id)), "{id}");
     }
     let repeated: usize = results.values().map(|counts| counts.len() - 1).sum();
     let in_flight = 16 * decisions.len();
-    assert!(repeated <= in_flight, "{repeated} repeated, {in_flight} were in flight");
+    assert!(
+        repeated <= in_flight,
+        "{repeated} repeated, {in_flight} were in flight"
+    );
 }
 
 #[test]
@@ -93,7 +111,9 @@ fn killed_at_any_moment_the_feed_publishes_each_line_once() {
         "[worker]\nstate-dir = \"data\"\n[broker]\nurl = \"embedded:data\"\n\
          [[feed]]\nqueue = \"work\"\nfile = \"lines.jsonl\"\n",
     );
-    let lines: String = (0..LINES).map(|n| format!("{{\"body\":\"{n}\"}}\n")).collect();
+    let lines: String = (0..LINES)
+        .map(|n| format!("{{\"body\":\"{n}\"}}\n"))
+        .collect();
     home.write("lines.jsonl", lines);
     let mut kills = 0;
     for published in [1, 3_000, 9_000] {

@@ -391,7 +391,9 @@ impl Said {
         let Some(reader) = self.reader.take() else {
             return;
         };
-        let closed = look(Duration::from_secs(5), || reader.is_finished().then_some(()));
+        let closed = look(Duration::from_secs(5), || {
+            reader.is_finished().then_some(())
+        });
         assert!(closed.is_some(), "a process holds the pipe open");
         reader.join().expect("reads");
     }
@@ -400,7 +402,9 @@ impl Said {
 /// Tells whether a process of this id is there and no zombie.
 pub(crate) fn is_alive(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rsplit_once(") ").map(|(_, rest)| rest.starts_with('Z'));
+    let state = stat
+        .rsplit_once(") ")
+        .map(|(_, rest)| rest.starts_with('Z'));
     state == Some(false)
 }
 

@@ -11,7 +11,7 @@ use crate::kit::{Finished, Home, bodies, eventually, is_alive};
 const PATIENT: &str = r#"
 cd "$HOME_DIR"
 echo "$$ $DELIVERY_ID $DELIVERY_ATTEMPT" >> started
-until [ -e go ]; do sleep 0.02; done
+while [ -e config.toml ] && ! [ -e go ]; do sleep 0.02; done
 cat
 "#;
 
@@ -20,7 +20,7 @@ const DEAF: &str = r#"
 trap '' TERM
 cd "$HOME_DIR"
 echo "$$ $DELIVERY_ID $DELIVERY_ATTEMPT" >> started
-until [ -e go ]; do sleep 0.02; done
+while [ -e config.toml ] && ! [ -e go ]; do sleep 0.02; done
 cat
 "#;
 
