@@ -123,7 +123,8 @@ pub struct PublishArgs {
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub queue: String,
 
-    /// Take the body from a file; "-", or neither this nor --body: from standard input
+    /// Take messages from a file, one JSON object a line, as a feed does; "-", or neither this nor
+    /// --body: from standard input
     #[arg(long, short = 'f', value_name = "FILE", conflicts_with = "body")]
     pub file: Option<PathBuf>,
 

@@ -93,7 +93,15 @@ fn handler(handler: &HandlerPlan) -> String {
         HandlerPlan::Echo => "echo".to_owned(),
         HandlerPlan::Discard => "discard".to_owned(),
         HandlerPlan::Log => "log".to_owned(),
-        HandlerPlan::Command(command) => escape_cut(&command.argv.join(" "), 60),
+        // Arguments may hold secrets, and what `check` says ends in logs.
+        HandlerPlan::Command(command) => match command.argv.split_first() {
+            Some((program, [])) => escape_cut(program, 100),
+            Some((program, arguments)) => {
+                let arguments = count(arguments.len(), "argument");
+                format!("{} with {arguments}", escape_cut(program, 100))
+            }
+            None => String::new(),
+        },
     }
 }
 
@@ -176,7 +184,7 @@ mod tests {
   broker    embedded, in DIR/data
   limits    64 permits, 256.0 MiB in flight, drain within 22s
   feed      DIR/examples/tasks.jsonl into words
-  consumer  words reads words (4 partitions, 16 permits), runs wc -w, results to words.results
+  consumer  words reads words (4 partitions, 16 permits), runs wc with 1 argument, results to words.results
 "
         );
         let line = Plan::default_config()

@@ -6,10 +6,12 @@ use std::path::Path;
 use serde_json::{Map, Value, json};
 
 use super::view::summary;
-use super::{Exit, GetArgs, PublishArgs};
-use crate::app::{self, EmbeddedDesk};
+use super::{Exit, GetArgs, PublishArgs, whole};
+use crate::app::{self, AppError, EmbeddedDesk};
 use crate::config::{BrokerUrl, Plan};
 use crate::control::{Client, ClientError, Desk, Request, StatusReport};
+use crate::feed::{LINE_MAX, parse_line};
+use crate::model::QueueName;
 use crate::telemetry::escape_cut;
 
 /// How many lines or bytes one publish request carries.
@@ -47,6 +49,12 @@ impl From<io::Error> for Failure {
     }
 }
 
+impl From<AppError> for Failure {
+    fn from(error: AppError) -> Self {
+        Self::new(Exit::from(&error), whole(&error))
+    }
+}
+
 impl From<ClientError> for Failure {
     fn from(error: ClientError) -> Self {
         Self::new(Exit::Failure, error.to_string())
@@ -68,10 +76,8 @@ impl Way {
         if plan.broker.url == BrokerUrl::Memory {
             return Err(no_process(plan));
         }
-        let broker =
-            app::open_broker(plan).map_err(|e| Failure::new(Exit::Failure, e.to_string()))?;
-        let made = app::ensure_queues(plan, &broker).await;
-        made.map_err(|error| Failure::new(Exit::Usage, error.to_string()))?;
+        let broker = app::open_broker(plan)?;
+        app::ensure_queues(plan, &broker).await?;
         Ok(Self::Store(EmbeddedDesk::new(plan, &broker)))
     }
 
@@ -190,6 +196,8 @@ fn line_of(body: &str, args: &PublishArgs) -> String {
     Value::Object(line).to_string()
 }
 
+/// Publishes lines up to the first that is no message, which is told by its number: what stands
+/// before it is published, and nothing from it on.
 async fn publish_lines(
     way: &mut Way,
     args: &PublishArgs,
@@ -199,21 +207,58 @@ async fn publish_lines(
         let text = "--key, --id and --header go with --body; lines carry their own";
         return Err(Failure::new(Exit::Usage, text));
     }
+    let queue = QueueName::from(args.queue.clone());
     let (mut published, mut batch, mut bytes) = (0, Vec::new(), 0);
-    for line in read.lines() {
-        let line = line?;
-        if line.trim().is_empty() {
-            continue;
+    let mut fault = None;
+    for number in 1_u64.. {
+        let mut line = Vec::new();
+        // One byte more than a line with its end: a longer one is seen to be longer.
+        let mut bounded = io::Read::take(&mut *read, LINE_MAX as u64 + 2);
+        if bounded.read_until(b'\n', &mut line)? == 0 {
+            break;
         }
-        bytes += line.len();
-        batch.push(line);
+        match message_line(&line, &queue) {
+            Ok(None) => {}
+            Ok(Some(line)) => {
+                bytes += line.len();
+                batch.push(line);
+            }
+            Err(why) => {
+                fault = Some((number, why));
+                break;
+            }
+        }
         if batch.len() == LINES_MAX || bytes > LINE_BYTES_MAX {
             published += send(way, &args.queue, &mut batch, published).await?;
             bytes = 0;
         }
     }
     published += send(way, &args.queue, &mut batch, published).await?;
-    Ok(published)
+    match fault {
+        None => Ok(published),
+        Some((number, why)) => {
+            let text = format!(
+                "line {number}: {why}; {published} before it are published, and nothing from it on"
+            );
+            Err(Failure::new(Exit::Failure, text))
+        }
+    }
+}
+
+/// Gives a line that is a message, without its end; `None` for an empty one.
+fn message_line(line: &[u8], queue: &QueueName) -> Result<Option<String>, String> {
+    let line = line.strip_suffix(b"\n").unwrap_or(line);
+    if line.len() > LINE_MAX {
+        return Err(format!("longer than {} MiB", LINE_MAX >> 20));
+    }
+    if line.trim_ascii().is_empty() {
+        return Ok(None);
+    }
+    parse_line(line, queue)?;
+    match std::str::from_utf8(line) {
+        Ok(text) => Ok(Some(text.to_owned())),
+        Err(error) => Err(format!("byte {} is not UTF-8", error.valid_up_to() + 1)),
+    }
 }
 
 async fn send(

@@ -3,6 +3,8 @@
 use std::fmt::Write;
 use std::process::ExitCode;
 
+use crate::app::AppError;
+
 /// How the process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Exit {
@@ -105,6 +107,16 @@ impl Exit {
             let _ = writeln!(table, "  {:>2}  {}", exit.code(), exit.meaning());
         }
         table
+    }
+}
+
+impl From<&AppError> for Exit {
+    fn from(error: &AppError) -> Self {
+        if error.is_configuration() {
+            Self::Usage
+        } else {
+            Self::Failure
+        }
     }
 }
 

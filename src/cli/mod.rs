@@ -16,3 +16,14 @@ pub use args::{
 pub use check::check;
 pub use dispatch::dispatch;
 pub use exit::Exit;
+
+/// An error with all its causes, as one text.
+fn whole(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}

@@ -10,10 +10,11 @@ use acquit_actors::model::{Phase, QueueName};
 use acquit_actors::{DrainReport, EngineEnd, Handle, Snapshot};
 
 use super::view::{View, summary};
-use super::{Exit, RunArgs};
-use crate::app::{self, AppError, EmbeddedDesk};
+use super::{Exit, RunArgs, whole};
+use crate::app::{self, EmbeddedDesk};
 use crate::config::Plan;
 use crate::control::{ControlError, Desk, QueueDepth, Server};
+use crate::handlers;
 use crate::signal::Signals;
 use crate::telemetry::{LogLevel, LogObserver, LogSettings, Logging, LoggingError, escape_cut};
 
@@ -21,7 +22,13 @@ use crate::telemetry::{LogLevel, LogObserver, LogSettings, Logging, LoggingError
 const LOOK: Duration = Duration::from_millis(250);
 
 /// How long the log may take to be written at the end.
-const LOG_FLUSH: Duration = Duration::from_secs(1);
+const LOG_FLUSH: Duration = Duration::from_millis(500);
+
+/// How long each text of the end may take to be written: whoever reads may read no more.
+const WRITE_LIMIT: Duration = Duration::from_millis(250);
+
+/// How long commands over the socket may take to get the answers they wait for.
+const LAST_ANSWERS: Duration = Duration::from_millis(500);
 
 /// What of the command line concerns a run.
 #[derive(Debug, Clone)]
@@ -49,6 +56,8 @@ pub async fn run(plan: Plan, options: RunOptions) -> io::Result<Exit> {
     };
     Logging::take_panics();
     let exit = supervise(&plan, &options, view.as_mut()).await;
+    // However it ended: no command outlives the process that would have told of it.
+    handlers::command::end_all();
     logging.flush_within(LOG_FLUSH);
     exit
 }
@@ -85,16 +94,16 @@ async fn supervise(
     };
     let broker = match app::open_broker(plan) {
         Ok(broker) => broker,
-        Err(error) => return fail(exit_of(&error), &error),
+        Err(error) => return fail(Exit::from(&error), &error),
     };
     if let Err(error) = app::ensure_queues(plan, &broker).await {
-        return fail(exit_of(&error), &error);
+        return fail(Exit::from(&error), &error);
     }
     let observer = Arc::new(LogObserver);
     let quota = options.run.max_deliveries;
     let handle = match app::start(plan, &broker, observer, quota) {
         Ok(handle) => handle,
-        Err(error) => return fail(exit_of(&error), &error),
+        Err(error) => return fail(Exit::from(&error), &error),
     };
     tracing::info!(
         worker = %plan.worker.name,
@@ -116,7 +125,9 @@ async fn supervise(
     if let Some(view) = view {
         view.finish();
     }
-    tell(&end, last.as_ref(), &*desk, options.json).await
+    let exit = tell(&end, last.as_ref(), &*desk, options.json).await;
+    server.finish(LAST_ANSWERS).await;
+    exit
 }
 
 /// Looks at the engine until it has ended; gives the last look.
@@ -192,7 +203,8 @@ async fn tell(
 fn tell_report(report: &DrainReport, json: bool) -> io::Result<()> {
     if json {
         let line = serde_json::to_string(report)?;
-        writeln!(io::stdout().lock(), "{line}")
+        write_within(io::stdout(), format!("{line}\n"), WRITE_LIMIT);
+        Ok(())
     } else {
         tracing::info!(
             clean = report.clean,
@@ -215,22 +227,8 @@ fn make_state_dir(dir: &Path) -> io::Result<()> {
         .create(dir)
 }
 
-fn exit_of(error: &AppError) -> Exit {
-    if error.is_configuration() {
-        Exit::Usage
-    } else {
-        Exit::Failure
-    }
-}
-
 fn fail(exit: Exit, error: &dyn std::error::Error) -> io::Result<Exit> {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        text = format!("{text}: {cause}");
-        source = cause.source();
-    }
-    fail_text(exit, &text)
+    fail_text(exit, &whole(error))
 }
 
 fn fail_text(exit: Exit, text: &str) -> io::Result<Exit> {
@@ -238,7 +236,20 @@ fn fail_text(exit: Exit, text: &str) -> io::Result<Exit> {
     Ok(exit)
 }
 
-/// Writes to standard error; one that nobody reads any more must not change how the run ends.
+/// Writes to standard error. One that nobody reads any more must not change how the run ends, and
+/// one that is full must not keep it from ending.
 fn eprint(text: &str) {
-    let _ = writeln!(io::stderr().lock(), "{text}");
+    write_within(io::stderr(), format!("{text}\n"), WRITE_LIMIT);
+}
+
+/// Writes in a thread of its own, and stops waiting for it after `limit`.
+fn write_within(mut to: impl Write + Send + 'static, text: String, limit: Duration) {
+    let (done, is_done) = std::sync::mpsc::sync_channel(1);
+    let write = move || {
+        let written = to.write_all(text.as_bytes()).and_then(|()| to.flush());
+        let _ = done.send(written.is_ok());
+    };
+    if std::thread::Builder::new().spawn(write).is_ok() {
+        let _ = is_done.recv_timeout(limit);
+    }
 }

@@ -47,6 +47,8 @@ pub enum ControlError {
 pub struct Server {
     path: PathBuf,
     listener: UnixListener,
+    /// Held while a request is answered.
+    answering: Arc<Semaphore>,
 }
 
 impl Server {
@@ -71,6 +73,7 @@ impl Server {
         Ok(Self {
             path: path.to_owned(),
             listener,
+            answering: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         })
     }
 
@@ -91,6 +94,7 @@ impl Server {
                         worker: Arc::clone(&worker),
                         handle: handle.clone(),
                         desk: Arc::clone(&desk),
+                        answering: Arc::clone(&self.answering),
                     };
                     tokio::spawn(async move {
                         if let Err(error) = served.run(stream).await {
@@ -109,6 +113,15 @@ impl Server {
     }
 }
 
+impl Server {
+    /// Waits, for at most `limit`, until the requests under way are answered: who waits for the
+    /// drain report gets it although the process ends.
+    pub async fn finish(&self, limit: Duration) {
+        let all = self.answering.acquire_many(CONNECTIONS_MAX as u32);
+        let _ = tokio::time::timeout(limit, all).await;
+    }
+}
+
 impl Drop for Server {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
@@ -119,6 +132,7 @@ struct Session {
     worker: Arc<str>,
     handle: Handle,
     desk: Arc<dyn Desk>,
+    answering: Arc<Semaphore>,
 }
 
 impl Session {
@@ -136,6 +150,7 @@ impl Session {
                 let text = format!("a request line is over {REQUEST_BYTES_MAX} bytes");
                 return send(&mut write, &[Answer::Error(text)]).await;
             }
+            let _answering = self.answering.acquire().await;
             let answers = match serde_json::from_slice(&line) {
                 Ok(request) => self.answer(request).await,
                 // The parser's text may quote the request: only where it went wrong is told.

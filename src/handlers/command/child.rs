@@ -1,7 +1,9 @@
 //! One running command: its end, its signals, and what happens when nobody waits for it any more.
 
+use std::collections::HashSet;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, ready};
 
 use rustix::io::Errno;
@@ -45,6 +47,12 @@ enum Watch {
 impl Child {
     /// Takes over a process that was just started.
     pub(super) fn new(pid: Pid) -> Self {
+        let mut live = live();
+        live.pids.insert(pid);
+        if live.is_over {
+            let _ = kill_process_group(pid, Signal::KILL);
+        }
+        drop(live);
         Self {
             pid,
             watch: None,
@@ -85,8 +93,13 @@ impl Child {
 
     /// Takes its exit status, once it has ended.
     pub(super) fn reap(&mut self) -> Option<Ended> {
+        // Under the lock: what stands in the list is not reaped.
+        let mut live = live();
         let ended = try_reap(self.pid);
         self.is_reaped = ended.is_some();
+        if self.is_reaped {
+            live.pids.remove(&self.pid);
+        }
         ended
     }
 }
@@ -98,8 +111,32 @@ impl Drop for Child {
         }
         self.signal_group(Signal::KILL);
         if self.reap().is_none() {
+            live().pids.remove(&self.pid);
             reaper::hand_over(self.pid);
         }
+    }
+}
+
+/// The commands that run, of all handlers.
+static LIVE: LazyLock<Mutex<Live>> = LazyLock::new(Mutex::default);
+
+#[derive(Default)]
+struct Live {
+    pids: HashSet<Pid>,
+    is_over: bool,
+}
+
+fn live() -> MutexGuard<'static, Live> {
+    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Kills the groups of all commands that run, and of any that is started later: for a process that
+/// ends without dropping what it has.
+pub fn end_all() {
+    let mut live = live();
+    live.is_over = true;
+    for pid in &live.pids {
+        let _ = kill_process_group(*pid, Signal::KILL);
     }
 }
 

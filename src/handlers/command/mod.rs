@@ -26,6 +26,7 @@ mod spawn;
 mod spec;
 mod stderr;
 
+pub use child::end_all;
 pub use exit_table::{ExitTable, ExitVerdict};
 pub use handler::CommandHandler;
 pub use spec::CommandSpec;
