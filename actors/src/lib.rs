@@ -24,6 +24,7 @@ pub use consumer::{ConsumerSpec, Prefetch, RetryPolicy};
 pub use feed::{FeedSpec, FeedStatus};
 pub use handle::{CommandError, EngineEnd, Handle, Target};
 pub use ledger::LedgerLimits;
+pub use model::Counts;
 pub use runtime::{Engine, StartError};
 pub use shutdown::{DrainReport, Straggler};
-pub use status::{ConsumerStatus, Counts, InFlight, Kept, PartitionStatus, Snapshot};
+pub use status::{ConsumerStatus, InFlight, Kept, PartitionStatus, Snapshot};

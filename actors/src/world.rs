@@ -99,3 +99,8 @@ impl fmt::Debug for World {
             .finish_non_exhaustive()
     }
 }
+
+/// Gives a time in whole milliseconds.
+pub(crate) fn millis(duration: std::time::Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -134,8 +134,12 @@ fn child_that_is_killed() {
         std::thread::spawn(move || publish_for_ever(&transport, &format!("{round}-{publisher}")));
     }
     // The parent ends this; should it be gone, the bound does.
-    std::thread::sleep(BOUND);
-    std::process::exit(0);
+    #[expect(clippy::disallowed_methods, reason = "this process waits to be killed")]
+    {
+        // tidy-allow: sleep: this process waits to be killed
+        std::thread::sleep(BOUND);
+        std::process::exit(0);
+    }
 }
 
 fn publish_for_ever(transport: &EmbeddedTransport, name: &str) {

@@ -91,16 +91,16 @@ const TABLE: &[Area] = &[
             "actors/src/lib.rs",
             "actors/src/handle*",
             "actors/src/status*",
-            "actors/src/testing*",
         ],
         modules: EVERYTHING,
         actors: NOTHING,
         crates: NO_ACTIX,
     },
     Area {
-        // It starts the arbiters, or finds the actix System of the program it runs in.
+        // It starts the arbiters, or finds the actix System of the program it runs in; so does
+        // virtual time for tests.
         layer: "L4 runtime",
-        files: &["actors/src/runtime*"],
+        files: &["actors/src/runtime*", "actors/src/testing*"],
         modules: EVERYTHING,
         actors: NOTHING,
         crates: EVERYTHING,
@@ -114,6 +114,8 @@ const TABLE: &[Area] = &[
             "actors/src/supervision/link.rs",
             "actors/src/supervision/slot.rs",
             "actors/src/registry*",
+            // A record keeps the address of its delivery's actor.
+            "actors/src/delivery/record.rs",
         ],
         modules: Names::AllBut(&["handle", "runtime", "status", "testing"]),
         actors: NOTHING,

@@ -7,9 +7,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::limiter::ConsumerIndex;
-use crate::model::{Disposition, Generation, Outcome, PartitionId};
+use crate::model::{Counts, Disposition, Generation, Outcome, PartitionId};
 use crate::settlement::Final;
-use crate::status::Counts;
 use crate::supervision::Slot;
 
 use super::{ConsumerActor, ConsumerSpec, SubscriptionState};

@@ -4,6 +4,7 @@
 //! use this module; it uses nothing of this crate.
 
 mod capabilities;
+mod counts;
 mod delivery;
 mod disposition;
 mod headers;
@@ -14,6 +15,7 @@ mod phase;
 mod retry;
 
 pub use capabilities::{Capabilities, DeliveryCounting};
+pub use counts::Counts;
 pub use delivery::Delivery;
 pub use disposition::{Disposition, Receipt};
 pub use headers::{HeaderValue, Headers, names};

@@ -16,9 +16,8 @@ use tokio::time::Instant;
 use crate::consumer::{ConsumerMessage, PartitionShared};
 use crate::deliveries::{is_straggler, tell_all};
 use crate::model::Phase;
-use crate::status::millis;
 use crate::supervision::StopActor;
-use crate::world::World;
+use crate::world::{World, millis};
 
 use super::core::{Drain, DrainAction, DrainEvent};
 use super::report::{DrainReport, STRAGGLERS_NAMED_MAX, Straggler};

@@ -125,6 +125,7 @@ async fn obey(body: &str, attempt: u32) -> HandlerOutcome {
     match word {
         "ok" => {
             if number > 0 {
+                // tidy-allow: sleep: the clock of these tests is virtual, or this is the pause of a bounded wait
                 tokio::time::sleep(Duration::from_millis(number)).await;
             }
             HandlerOutcome::completed_with("done")
@@ -184,6 +185,7 @@ pub(crate) async fn until(what: &str, is: impl AsyncFn() -> bool) {
     while !is().await {
         let step = virtual_start.elapsed() / 50;
         let step = step.clamp(Duration::from_millis(1), Duration::from_millis(500));
+        // tidy-allow: sleep: the clock of these tests is virtual, or this is the pause of a bounded wait
         tokio::time::sleep(step).await;
         let too_long = virtual_start.elapsed() > Duration::from_secs(600)
             || real.elapsed() > Duration::from_secs(60);

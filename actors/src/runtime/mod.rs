@@ -1,8 +1,16 @@
 //! The engine: assembles the actors of one process and runs them on a thread of their own.
 
+mod children;
+mod commands;
+
+use children::{
+    consumer_child, coordinator_child, deliveries_child, future_child, limiter_child,
+    publisher_child,
+};
+use commands::perform;
+
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::num::NonZeroU32;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,28 +18,19 @@ use std::time::Duration;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 
-use crate::consumer::{
-    ConsumerActor, ConsumerMessage, ConsumerShared, ConsumerSpec, PartitionShared,
-};
-use crate::deliveries::{DeliveriesActor, deliver_completions, deliver_timers};
-use crate::delivery::{Completions, DeliveryMessage, Executor, ExecutorKind};
+use crate::consumer::{ConsumerShared, ConsumerSpec, PartitionShared};
+use crate::deliveries::{deliver_completions, deliver_timers};
+use crate::delivery::{Completions, Executor, ExecutorKind};
 use crate::feed::{FeedShared, FeedSpec, feed};
-use crate::handle::{COMMANDS_MAX, Command, CommandError, EngineEnd, Handle, Target};
+use crate::handle::{COMMANDS_MAX, Command, EngineEnd, Handle};
 use crate::ledger::{Ledger, LedgerLimits};
-use crate::limiter::{
-    Ask, AskMany, AskRefused, ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterActor,
-    LimiterLimits, PermitBook, PermitKey, Resize,
-};
-use crate::model::{Backoff, DeliveryId, Outcome, PartitionId, Phase, RejectReason};
+use crate::limiter::{ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterLimits, PermitBook};
+use crate::model::{Backoff, PartitionId, Phase};
 use crate::ports::{NoObserver, Observer, Transport};
-use crate::publisher::PublisherActor;
 use crate::registry::Registry;
-use crate::settlement::{Event, State};
-use crate::shutdown::{CoordinatorActor, request_drain, request_force};
-use crate::status::{in_flight, snapshot};
 use crate::supervision::{
-    Child, ChildSpec, ExitReason, Intensity, PanicAbort, RESTART_BACKOFF, RestartPolicy, Root,
-    Slot, Strategy, SupervisorActor, SupervisorSpec, refuse_panic_abort,
+    Child, ChildSpec, ExitReason, Intensity, PanicAbort, RESTART_BACKOFF, RestartPolicy, Slot,
+    Strategy, SupervisorActor, SupervisorSpec, refuse_panic_abort,
 };
 use crate::timer::Timers;
 use crate::world::World;
@@ -421,293 +420,6 @@ impl ConsumerShared {
         let partitions = partitions.collect();
         *consumer.partitions.borrow_mut() = partitions;
         consumer
-    }
-}
-
-// The children.
-
-fn future_child<F>(world: &Rc<World>, name: &'static str, make: fn(Rc<World>) -> F) -> ChildSpec
-where
-    F: Future<Output = ()> + 'static,
-{
-    let world = Rc::clone(world);
-    let start = move |link: crate::supervision::Link| {
-        let (stop, work) = (link.stop_token(), make(Rc::clone(&world)));
-        Child::future(link, async move {
-            tokio::select! {
-                () = work => {}
-                () = stop.cancelled() => {}
-            }
-        })
-    };
-    ChildSpec::new(name, RestartPolicy::Permanent, Box::new(start))
-}
-
-fn limiter_child(world: &Rc<World>) -> ChildSpec {
-    let world = Rc::clone(world);
-    let start = move |link| {
-        let (granted, refused) = (Rc::clone(&world), Rc::clone(&world));
-        let on_granted = Rc::new(move |delivery, permit| {
-            // A permit for a delivery that has ended drops, and is back.
-            let _ = granted
-                .registry
-                .tell(delivery, DeliveryMessage::Granted(permit));
-        });
-        let on_refused = Rc::new(move |delivery, refusal| refuse_ask(&refused, delivery, &refusal));
-        let (child, addr) = Child::start(link, |_| {
-            LimiterActor::new(world.book.clone(), on_granted, on_refused)
-        });
-        world.limiter.set(addr);
-        ask_again(&world);
-        child
-    };
-    ChildSpec::new("limiter", RestartPolicy::Permanent, Box::new(start))
-}
-
-/// Concludes a delivery whose ask can never be granted.
-fn refuse_ask(world: &World, delivery: DeliveryId, refusal: &AskRefused) {
-    let outcome = Outcome::Rejected(RejectReason::TooLarge);
-    let error = Some(refusal.to_string());
-    let judged = DeliveryMessage::Judged { outcome, error };
-    let _ = world.registry.tell(delivery, judged);
-}
-
-/// Asks once more for what waits: an ask may have died in the mailbox of the limiter before.
-fn ask_again(world: &World) {
-    let waiting = world
-        .registry
-        .all()
-        .into_iter()
-        .filter(|record| record.settlement() == State::Received && record.state.borrow().asked);
-    let asks: Vec<Ask> = waiting
-        .map(|record| Ask {
-            key: PermitKey::new(record.partition.consumer.index, record.partition.id),
-            ticket: record.id,
-            bytes: record.delivery.body.len() as u64,
-        })
-        .collect();
-    if !asks.is_empty() {
-        world.limiter.do_send(AskMany(asks));
-    }
-}
-
-fn publisher_child(world: &Rc<World>) -> ChildSpec {
-    let world = Rc::clone(world);
-    let start = move |link| {
-        let (child, addr) = Child::start(link, |_| PublisherActor::new(Rc::clone(&world)));
-        world.publisher.set(addr);
-        child
-    };
-    ChildSpec::new("publisher", RestartPolicy::Permanent, Box::new(start))
-}
-
-fn deliveries_child(world: &Rc<World>) -> ChildSpec {
-    let world = Rc::clone(world);
-    let start = move |link| {
-        let (child, addr) = Child::start(link, |_| DeliveriesActor::new(Rc::clone(&world)));
-        world.deliveries.set(addr);
-        child
-    };
-    ChildSpec::new("deliveries", RestartPolicy::Permanent, Box::new(start))
-}
-
-fn consumer_child(world: &Rc<World>, partition: &Rc<PartitionShared>) -> ChildSpec {
-    let name = format!("{}.{}", partition.consumer.spec.name, partition.id);
-    let (world, partition) = (Rc::clone(world), Rc::clone(partition));
-    let start = move |link: crate::supervision::Link| {
-        let (world, shared) = (Rc::clone(&world), Rc::clone(&partition));
-        let (child, addr) = Child::start(link.clone(), |_| ConsumerActor::new(world, shared, link));
-        partition.slot.set(addr);
-        child
-    };
-    ChildSpec::new(name, RestartPolicy::Permanent, Box::new(start))
-}
-
-fn coordinator_child(world: &Rc<World>, drain_timeout: Duration) -> ChildSpec {
-    let world = Rc::clone(world);
-    let start = move |link| {
-        let (child, addr) = Child::start(link, |_| {
-            CoordinatorActor::new(Rc::clone(&world), drain_timeout)
-        });
-        world.coordinator.set(addr);
-        child
-    };
-    ChildSpec::new("coordinator", RestartPolicy::Permanent, Box::new(start))
-}
-
-// Commands.
-
-async fn perform(world: &Rc<World>, root: &Root, command: Command) {
-    match command {
-        Command::Drain { reason } => {
-            request_drain(world, reason);
-        }
-        Command::Force => request_force(world),
-        Command::Pause {
-            target,
-            reason,
-            reply,
-        } => {
-            let done = each(world, &target, |partition| {
-                partition.note_pause(&reason);
-                partition.slot.do_send(ConsumerMessage::Paused);
-            });
-            let _ = reply.send(done);
-        }
-        Command::Resume { target, reply } => {
-            let done = each(world, &target, |partition| {
-                *partition.paused.borrow_mut() = None;
-                partition.slot.do_send(ConsumerMessage::Resumed);
-            });
-            let _ = reply.send(done);
-        }
-        Command::Scale {
-            consumer,
-            permits,
-            reply,
-        } => {
-            let _ = reply.send(scale(world, &consumer, permits).await);
-        }
-        Command::Rate {
-            consumer,
-            rate,
-            reply,
-        } => {
-            let _ = reply.send(set_rate(world, consumer, rate).await);
-        }
-        Command::Limits { limits, reply } => {
-            let permits = resize(world, Resize::ProcessPermits(limits.permits)).await;
-            let bytes = resize(world, Resize::InFlightBytes(limits.in_flight_bytes)).await;
-            let rate = resize(world, Resize::ProcessRate(limits.rate)).await;
-            let _ = reply.send(permits.and(bytes).and(rate));
-        }
-        Command::Cancel {
-            delivery,
-            kind,
-            reply,
-        } => {
-            let event = DeliveryMessage::Happened(Event::CancelAsked(kind));
-            let told = world.registry.tell(delivery, event);
-            let _ = reply.send(match told {
-                None => Ok(()),
-                Some(_) => Err(CommandError::NoSuchDelivery(delivery)),
-            });
-        }
-        Command::Snapshot { reply } => {
-            let _ = reply.send(snapshot(world));
-        }
-        Command::InFlight { max, reply } => {
-            let _ = reply.send(in_flight(world, max));
-        }
-        Command::Tree { reply } => {
-            // Asked beside the loop: a slow answer must not hold up the next command.
-            let tree = root.handle().clone();
-            tokio::task::spawn_local(async move {
-                let _ = reply.send(tree.tree().await);
-            });
-        }
-        #[cfg(any(test, feature = "fail-points"))]
-        Command::Panic { actor, reply } => {
-            let _ = reply.send(crate::testing::inject(world, actor));
-        }
-    }
-}
-
-fn find(
-    world: &World,
-    name: &crate::model::ConsumerName,
-) -> Result<Rc<ConsumerShared>, CommandError> {
-    let consumers = world.consumers.borrow();
-    let found = consumers
-        .iter()
-        .find(|consumer| consumer.spec.name == *name);
-    found.cloned().ok_or_else(|| CommandError::NoSuchConsumer {
-        asked: name.clone(),
-        known: consumers
-            .iter()
-            .map(|consumer| consumer.spec.name.to_string())
-            .collect::<Vec<_>>()
-            .join(", "),
-    })
-}
-
-fn each(
-    world: &World,
-    target: &Target,
-    mut tell: impl FnMut(&PartitionShared),
-) -> Result<(), CommandError> {
-    let consumer = find(world, &target.consumer)?;
-    let partitions = consumer.partitions.borrow();
-    match target.partition {
-        None => partitions.iter().for_each(|partition| tell(partition)),
-        Some(id) => match partitions.iter().find(|partition| partition.id == id) {
-            Some(partition) => tell(partition),
-            None => {
-                return Err(CommandError::NoSuchPartition {
-                    consumer: target.consumer.clone(),
-                    asked: id,
-                    partitions: partitions.len(),
-                });
-            }
-        },
-    }
-    Ok(())
-}
-
-async fn resize(world: &World, resize: Resize) -> Result<(), CommandError> {
-    let resized = match world.limiter.send(resize).await {
-        Ok(resized) => resized,
-        // It starts, or starts again. The book outlives it; resizing twice is resizing once.
-        Err(_) => world.book.resize(resize).map(|impossible| {
-            for (delivery, refusal) in impossible {
-                refuse_ask(world, delivery, &refusal);
-            }
-        }),
-    };
-    resized.map_err(|refused| CommandError::Refused(refused.to_string()))
-}
-
-async fn scale(
-    world: &World,
-    name: &crate::model::ConsumerName,
-    permits: NonZeroU32,
-) -> Result<(), CommandError> {
-    let consumer = find(world, name)?;
-    resize(
-        world,
-        Resize::ConsumerPermits {
-            consumer: consumer.index,
-            permits: permits.get(),
-        },
-    )
-    .await?;
-    consumer.permits.set(permits.get());
-    for partition in consumer.partitions.borrow().iter() {
-        partition.slot.do_send(ConsumerMessage::Scaled {
-            permits: permits.get(),
-        });
-    }
-    Ok(())
-}
-
-async fn set_rate(
-    world: &World,
-    consumer: Option<crate::model::ConsumerName>,
-    rate: Option<crate::limiter::Rate>,
-) -> Result<(), CommandError> {
-    match consumer {
-        None => resize(world, Resize::ProcessRate(rate)).await,
-        Some(name) => {
-            let consumer = find(world, &name)?;
-            resize(
-                world,
-                Resize::ConsumerRate {
-                    consumer: consumer.index,
-                    rate,
-                },
-            )
-            .await
-        }
     }
 }
 
