@@ -73,6 +73,7 @@ fn example() -> (crate::Snapshot, QueueDepths) {
              "bad": 0, "skipped": 7, "ended": false, "trouble": "the disk is full"},
         ],
         "handlers-alive": 21, "ledger-entries": 0, "refused-events": 0, "observer-panics": 0,
+        "kept": {"deliveries": 21, "works": 21, "lingering": 0, "timers": 21},
     });
     let depth = |ready, delayed, dead| QueueDepth {
         leased: 0,
