@@ -178,7 +178,7 @@ impl Home {
     #[track_caller]
     pub(crate) fn run(&self, args: &[&str]) -> Running {
         let running = self.start(&[&["run"], args].concat());
-        running.line(": running ");
+        running.line("acquit::cli::run");
         running
     }
 
