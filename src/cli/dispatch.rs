@@ -25,7 +25,11 @@ pub async fn dispatch(args: Args) -> io::Result<Exit> {
     if let Command::Bench(bench) = &action {
         return super::bench::bench(bench).await;
     }
-    let plan = match Plan::from_file(&args.config) {
+    let plan = match &action {
+        Command::Run(_) => Plan::from_file(&args.config),
+        _ => Plan::from_file_alone(&args.config),
+    };
+    let plan = match plan {
         Ok(plan) => plan,
         Err(error) => {
             writeln!(io::stderr().lock(), "{error}")?;

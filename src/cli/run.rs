@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use acquit_actors::model::{Phase, QueueName};
-use acquit_actors::{DrainReport, EngineEnd, Handle, Snapshot};
+use acquit_actors::{DrainReport, EngineEnd, Handle, Snapshot, Straggler};
 
 use super::view::{View, summary};
 use super::{Exit, RunArgs, whole};
@@ -16,7 +16,9 @@ use crate::config::Plan;
 use crate::control::{ControlError, Desk, QueueDepth, Server};
 use crate::handlers;
 use crate::signal::Signals;
-use crate::telemetry::{LogLevel, LogObserver, LogSettings, Logging, LoggingError, escape_cut};
+use crate::telemetry::{
+    LogFormat, LogLevel, LogObserver, LogSettings, Logging, LoggingError, escape_cut,
+};
 
 /// How often the view is drawn and idleness is looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -125,7 +127,11 @@ async fn supervise(
     if let Some(view) = view {
         view.finish();
     }
-    let exit = tell(&end, last.as_ref(), &*desk, options.json).await;
+    let to = Telling {
+        json: options.json,
+        log_only: options.log.format == LogFormat::Json,
+    };
+    let exit = tell(&end, last.as_ref(), &*desk, to).await;
     server.finish(LAST_ANSWERS).await;
     exit
 }
@@ -176,16 +182,25 @@ fn is_idle(snapshot: &Snapshot, depths: &BTreeMap<QueueName, QueueDepth>) -> boo
     consumed && snapshot.feeds.iter().all(|feed| feed.ended)
 }
 
+/// To whom the end is told.
+#[derive(Debug, Clone, Copy)]
+struct Telling {
+    /// A program reads standard output.
+    json: bool,
+    /// A program reads standard error: it holds the log and nothing else.
+    log_only: bool,
+}
+
 async fn tell(
     end: &EngineEnd,
     last: Option<&Snapshot>,
     desk: &dyn Desk,
-    json: bool,
+    to: Telling,
 ) -> io::Result<Exit> {
     match end {
         EngineEnd::Drained(report) => {
-            tell_report(report, json)?;
-            if let (Some(snapshot), false) = (last, json) {
+            tell_report(report, to)?;
+            if let (Some(snapshot), false) = (last, to.json || to.log_only) {
                 eprint(&summary(snapshot, &desk.depths().await));
             }
         }
@@ -200,8 +215,8 @@ async fn tell(
     Ok(Exit::from_engine(end.exit_code()))
 }
 
-fn tell_report(report: &DrainReport, json: bool) -> io::Result<()> {
-    if json {
+fn tell_report(report: &DrainReport, to: Telling) -> io::Result<()> {
+    if to.json {
         let line = serde_json::to_string(report)?;
         write_within(io::stdout(), format!("{line}\n"), WRITE_LIMIT);
         Ok(())
@@ -214,9 +229,25 @@ fn tell_report(report: &DrainReport, json: bool) -> io::Result<()> {
             took_ms = report.took_ms,
             "drained"
         );
-        eprint(&report.to_string());
+        if to.log_only {
+            report.stragglers.iter().for_each(log_straggler);
+        } else {
+            eprint(&report.to_string());
+        }
         Ok(())
     }
+}
+
+fn log_straggler(straggler: &Straggler) {
+    tracing::warn!(
+        delivery = straggler.delivery.0,
+        consumer = straggler.consumer.as_str(),
+        partition = straggler.partition.0,
+        id = straggler.id.as_ref().map(|id| escape_cut(id.as_str(), 128)),
+        state = straggler.state,
+        age_ms = straggler.age_ms,
+        "straggler"
+    );
 }
 
 fn make_state_dir(dir: &Path) -> io::Result<()> {

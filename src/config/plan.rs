@@ -277,12 +277,24 @@ impl Plan {
     /// # Errors
     /// [`ConfigError`] with every problem, when one of them is an error.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        let path = path.as_ref();
+        Self::of_file(path.as_ref(), true)
+    }
+
+    /// Reads a file as [`Plan::from_file`] does, but does not look at this machine: for who asks a
+    /// running process, which has to answer also when a program or a file has gone meanwhile.
+    ///
+    /// # Errors
+    /// [`ConfigError`] with every problem, when one of them is an error.
+    pub fn from_file_alone(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
+        Self::of_file(path.as_ref(), false)
+    }
+
+    fn of_file(path: &Path, look_at_machine: bool) -> Result<Self, ConfigError> {
         let text = read(path).map_err(|problem| ConfigError {
             file: path.to_owned(),
             problems: vec![*problem],
         })?;
-        load(&text, path, &environment(), true)
+        load(&text, path, &environment(), look_at_machine)
     }
 
     /// Reads a text as if it stood in the file `path`. Looks at nothing but the text: neither at

@@ -151,7 +151,7 @@ impl Session {
                 return send(&mut write, &[Answer::Error(text)]).await;
             }
             let _answering = self.answering.acquire().await;
-            let answers = match serde_json::from_slice(&line) {
+            let answers = match serde_json::from_slice(line.trim_ascii_end()) {
                 Ok(request) => self.answer(request).await,
                 // The parser's text may quote the request: only where it went wrong is told.
                 Err(error) => {

@@ -178,7 +178,7 @@ impl Home {
     #[track_caller]
     pub(crate) fn run(&self, args: &[&str]) -> Running {
         let running = self.start(&[&["run"], args].concat());
-        running.line(": running ");
+        running.line("acquit::cli::run");
         running
     }
 
@@ -324,7 +324,11 @@ impl Running {
     pub(crate) fn end_within(mut self, bound: Duration) -> Finished {
         let status: Option<ExitStatus> = look(bound, || self.child.try_wait().expect("ours"));
         let Some(status) = status else {
-            panic!("did not end within {bound:?}; said:\n{}", self.err());
+            let status = self.status_by_socket();
+            panic!(
+                "did not end within {bound:?}; said:\n{}\n{status}",
+                self.err()
+            );
         };
         self.out.join();
         self.err.join();
@@ -334,6 +338,17 @@ impl Running {
             out: self.out.text().replace(&self.folder, "DIR"),
             err: self.err(),
         }
+    }
+
+    /// What its process says of itself, for a failure's text.
+    fn status_by_socket(&self) -> String {
+        let said = |command: &str| {
+            let mut ask = Command::new(env!("CARGO_BIN_EXE_acquit"));
+            ask.arg(command).current_dir(&self.folder);
+            let said = ask.output().expect("the binary starts");
+            String::from_utf8_lossy(&said.stdout).into_owned()
+        };
+        said("status") + &said("inflight")
     }
 
     /// Kills it as a power switch would.

@@ -22,7 +22,6 @@ fn expect_refused(more: &str, tables: &str, problems: &[&str]) {
         .map(|line| format!("config.toml:{line}\n"))
         .collect();
     expect(&home, &["run"], 2, &said);
-    expect(&home, &["publish", "work", "--body", "x"], 2, &said);
     let done = home.acquit(&["check"]);
     let without_notes = done.err.lines().filter(|line| !line.contains(": note: "));
     let checked: String = without_notes.map(|line| format!("{line}\n")).collect();
@@ -49,6 +48,10 @@ fn an_unknown_key_is_named_with_the_nearest_known_one() {
             "10:2: error: brokr: unknown key; did you mean `broker`?",
         ],
     );
+    let home = Home::with_consumer("permit = 4\nhandler = \"echo\"", "");
+    let text = "config.toml:8:1: error: consumer[0].permit: unknown key; did you mean `permits`?\n";
+    expect(&home, &["publish", "work", "--body", "x"], 2, text);
+    expect(&home, &["status"], 2, text);
 }
 
 #[test]
