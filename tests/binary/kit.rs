@@ -43,6 +43,10 @@ pub(crate) fn holds_for(time: Duration, what: &str, mut condition: impl FnMut() 
 }
 
 fn poll() {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a bounded wait\'s pause, on a thread of its own"
+    )]
     // tidy-allow: sleep: the pause between two looks of the waits above
     std::thread::sleep(Duration::from_millis(5));
 }
@@ -123,12 +127,6 @@ impl Home {
     pub(crate) fn lines(&self, name: &str) -> Vec<String> {
         let text = fs::read_to_string(self.path(name)).unwrap_or_default();
         text.lines().map(str::to_owned).collect()
-    }
-
-    /// Text of the binary with the folder's name replaced.
-    pub(crate) fn plain(&self, text: &str) -> String {
-        let folder = self.folder.path().to_str().expect("UTF-8");
-        text.replace(folder, "DIR")
     }
 
     /// A command of the binary, in this folder.
@@ -425,6 +423,10 @@ pub(crate) fn is_alive(pid: &str) -> bool {
 
 /// Lets time pass where the moment itself is what is tested.
 pub(crate) fn pass(time: Duration) {
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a bounded wait\'s pause, on a thread of its own"
+    )]
     // tidy-allow: sleep: moments of a start that nothing tells of
     std::thread::sleep(time);
 }
