@@ -172,14 +172,14 @@ async fn watch(
     }
 }
 
-/// Nothing is in hand, nothing waits in a consumed queue, and every feed has ended.
+/// Nothing is in hand, nothing waits in a consumed queue, and no feed goes on.
 fn is_idle(snapshot: &Snapshot, depths: &BTreeMap<QueueName, QueueDepth>) -> bool {
     let consumed = snapshot.consumers.iter().all(|consumer| {
         let depth = depths.get(&consumer.queue);
         consumer.counts.in_hand == 0
             && depth.is_some_and(|d| d.ready == 0 && d.delayed == 0 && d.leased == 0)
     });
-    consumed && snapshot.feeds.iter().all(|feed| feed.ended)
+    consumed && snapshot.feeds.iter().all(|feed| feed.ended || feed.failed)
 }
 
 /// To whom the end is told.
@@ -212,7 +212,17 @@ async fn tell(
         }
         other => eprint(&format!("acquit: {other:?}")),
     }
-    Ok(Exit::from_engine(end.exit_code()))
+    let exit = Exit::from_engine(end.exit_code());
+    // A job whose input could not be read to its end is not done, however clean the drain.
+    let failed = last
+        .iter()
+        .flat_map(|snapshot| &snapshot.feeds)
+        .any(|feed| feed.failed);
+    Ok(if failed && exit == Exit::Clean {
+        Exit::Failure
+    } else {
+        exit
+    })
 }
 
 fn tell_report(report: &DrainReport, to: Telling) -> io::Result<()> {

@@ -4,8 +4,8 @@
 //! - **Owns**: the open feed. What it has done stands in [`FeedShared`]; how far the feed was read
 //!   stands at the broker, in the publish's own transaction where the store can.
 //! - **In**: nothing but its stop token and the phase. **Out**: publishes, notices.
-//! - **Ends** when the feed ends, when the process drains, or with an error that its supervisor
-//!   answers by starting it again: from the stored cursor.
+//! - **Ends** when the feed ends, when it cannot be read any more (said once, and kept in the
+//!   status), or when the process drains. If it dies it is started again, from the stored cursor.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::model::{Backoff, Phase, QueueName};
-use crate::ports::{Feed, FeedBatch, PublishError, PublishReply};
+use crate::ports::{Feed, FeedBatch, FeedCursor, PublishError, PublishReply};
 use crate::supervision::{ExitReason, Link};
 use crate::world::World;
 
@@ -68,6 +68,8 @@ pub struct FeedStatus {
     pub skipped: u64,
     /// Whether it has ended.
     pub ended: bool,
+    /// Whether it cannot go on until somebody acts: its file is not there, or is another one.
+    pub failed: bool,
     /// What keeps it from going on.
     pub trouble: Option<String>,
 }
@@ -79,6 +81,7 @@ pub(crate) struct FeedShared {
     bad: Cell<u64>,
     skipped: Cell<u64>,
     ended: Cell<bool>,
+    failed: Cell<bool>,
     trouble: RefCell<Option<String>>,
 }
 
@@ -90,6 +93,7 @@ impl FeedShared {
             bad: Cell::default(),
             skipped: Cell::default(),
             ended: Cell::default(),
+            failed: Cell::default(),
             trouble: RefCell::default(),
         })
     }
@@ -102,6 +106,7 @@ impl FeedShared {
             bad: self.bad.get(),
             skipped: self.skipped.get(),
             ended: self.ended.get(),
+            failed: self.failed.get(),
             trouble: self.trouble.borrow().clone(),
         }
     }
@@ -109,7 +114,7 @@ impl FeedShared {
 
 /// Runs a feed to its end.
 pub(crate) async fn feed(world: Rc<World>, shared: Rc<FeedShared>, link: Link) {
-    if shared.ended.get() {
+    if shared.ended.get() || shared.failed.get() {
         return;
     }
     let stop = link.stop_token();
@@ -120,8 +125,10 @@ pub(crate) async fn feed(world: Rc<World>, shared: Rc<FeedShared>, link: Link) {
             Err(error) => {
                 let text = format!("feed {}: {error}", shared.spec.name);
                 world.observe(|observer| observer.notice(&text));
-                *shared.trouble.borrow_mut() = Some(error.clone());
-                link.exit_with(ExitReason::Failed(error));
+                // A file that cannot be read is nothing that a restart mends, and no reason to end
+                // the consumers: it stands in the status until somebody acts.
+                *shared.trouble.borrow_mut() = Some(error);
+                shared.failed.set(true);
             }
         },
         () = stop.cancelled() => link.exit_with(ExitReason::Shutdown),
@@ -130,15 +137,13 @@ pub(crate) async fn feed(world: Rc<World>, shared: Rc<FeedShared>, link: Link) {
 
 async fn run(world: &World, shared: &FeedShared) -> Result<(), String> {
     let name = &shared.spec.name;
-    let cursor = world
-        .publisher_port
-        .feed_cursor(name)
-        .await
-        .map_err(|error| error.to_string())?;
+    let Some(cursor) = stored_cursor(world, shared).await? else {
+        return Ok(());
+    };
     if let Some(cursor) = &cursor {
         shared.skipped.set(cursor.line);
         let text = format!(
-            "feed {name}: {} lines were read before; going on behind them (to read it again: acquit publish, or remove the cursor with the store)",
+            "feed {name}: {} lines were read before; going on behind them (to read it again, give its file another name)",
             cursor.line
         );
         world.observe(|observer| observer.notice(&text));
@@ -154,7 +159,7 @@ async fn run(world: &World, shared: &FeedShared) -> Result<(), String> {
             .await
             .map_err(|error| error.to_string())?;
         let ended = batch.ended;
-        if !publish(world, shared, batch).await {
+        if !publish(world, shared, batch).await? {
             return Ok(());
         }
         if ended {
@@ -164,8 +169,29 @@ async fn run(world: &World, shared: &FeedShared) -> Result<(), String> {
     }
 }
 
+/// Reads how far the feed was read, in an outage again and again; `None` if the process drains
+/// before that is known.
+async fn stored_cursor(
+    world: &World,
+    shared: &FeedShared,
+) -> Result<Option<Option<FeedCursor>>, String> {
+    let mut failures = 0;
+    loop {
+        let read = world.publisher_port.feed_cursor(&shared.spec.name);
+        let read = tokio::time::timeout(PUBLISH_TIMEOUT, read).await;
+        match read.unwrap_or(Err(PublishError::Unknown)) {
+            Ok(cursor) => return Ok(Some(cursor)),
+            Err(error) if !error.is_transient() => return Err(error.to_string()),
+            Err(error) => failures = wait_out(world, shared, &error, failures).await,
+        }
+        if world.phase.get() >= Phase::Draining {
+            return Ok(None);
+        }
+    }
+}
+
 /// Publishes a batch until it is confirmed; false if the process drains before.
-async fn publish(world: &World, shared: &FeedShared, batch: FeedBatch) -> bool {
+async fn publish(world: &World, shared: &FeedShared, batch: FeedBatch) -> Result<bool, String> {
     for bad in &batch.bad {
         let name = &shared.spec.name;
         let text = format!("feed {name}: line {} set aside: {}", bad.line, bad.error);
@@ -173,32 +199,53 @@ async fn publish(world: &World, shared: &FeedShared, batch: FeedBatch) -> bool {
     }
     shared.bad.set(shared.bad.get() + batch.bad.len() as u64);
     if batch.messages.is_empty() && batch.bad.is_empty() {
-        return true;
+        return Ok(true);
     }
     let mut failures = 0;
     loop {
-        let (reply, answer) = PublishReply::channel();
-        world
-            .publisher_port
-            .publish_feed(batch.messages.clone(), batch.cursor.clone(), reply);
-        let answer = match tokio::time::timeout(PUBLISH_TIMEOUT, answer).await {
-            Ok(Ok(answer)) => answer,
-            Ok(Err(_)) | Err(_) => Err(PublishError::Unknown),
+        let error = match publish_once(world, &batch).await {
+            Ok(()) => break,
+            Err(error) => error,
         };
-        let Err(error) = answer else {
-            shared
-                .published
-                .set(shared.published.get() + batch.messages.len() as u64);
-            *shared.trouble.borrow_mut() = None;
-            return true;
-        };
-        failures += 1;
-        let text = format!("feed {}: {error}", shared.spec.name);
-        *shared.trouble.borrow_mut() = Some(error.to_string());
-        world.observe(|observer| observer.notice(&text));
-        if world.phase.get() >= Phase::Draining {
-            return false;
+        if !error.is_transient() {
+            return Err(error.to_string());
         }
-        tokio::time::sleep(BACKOFF.delay(failures, rand::random())).await;
+        failures = wait_out(world, shared, &error, failures).await;
+        // Whether an unanswered batch was taken, the cursor that went with it tells.
+        if error == PublishError::Unknown {
+            match stored_cursor(world, shared).await? {
+                Some(Some(cursor)) if cursor == batch.cursor => break,
+                Some(_) => {}
+                None => return Ok(false),
+            }
+        }
+        if world.phase.get() >= Phase::Draining {
+            return Ok(false);
+        }
     }
+    shared
+        .published
+        .set(shared.published.get() + batch.messages.len() as u64);
+    *shared.trouble.borrow_mut() = None;
+    Ok(true)
+}
+
+async fn publish_once(world: &World, batch: &FeedBatch) -> Result<(), PublishError> {
+    let (reply, answer) = PublishReply::channel();
+    world
+        .publisher_port
+        .publish_feed(batch.messages.clone(), batch.cursor.clone(), reply);
+    match tokio::time::timeout(PUBLISH_TIMEOUT, answer).await {
+        Ok(Ok(answer)) => answer,
+        Ok(Err(_)) | Err(_) => Err(PublishError::Unknown),
+    }
+}
+
+/// Says what is wrong and waits before the next try; gives the failures in a row.
+async fn wait_out(world: &World, shared: &FeedShared, error: &PublishError, failures: u32) -> u32 {
+    let text = format!("feed {}: {error}", shared.spec.name);
+    *shared.trouble.borrow_mut() = Some(error.to_string());
+    world.observe(|observer| observer.notice(&text));
+    tokio::time::sleep(BACKOFF.delay(failures + 1, rand::random())).await;
+    failures + 1
 }

@@ -68,9 +68,9 @@ fn example() -> (crate::Snapshot, QueueDepths) {
         ],
         "feeds": [
             {"name": "examples/tasks.jsonl -> words", "queue": "words", "published": 1429,
-             "bad": 2, "skipped": 0, "ended": true, "trouble": null},
+             "bad": 2, "skipped": 0, "ended": true, "failed": false, "trouble": null},
             {"name": "more.jsonl -> words", "queue": "words", "published": 0,
-             "bad": 0, "skipped": 7, "ended": false, "trouble": "the disk is full"},
+             "bad": 0, "skipped": 7, "ended": false, "failed": false, "trouble": "the disk is full"},
         ],
         "handlers-alive": 21, "ledger-entries": 0, "refused-events": 0, "observer-panics": 0,
         "kept": {"deliveries": 21, "works": 21, "lingering": 0, "timers": 21},
