@@ -153,23 +153,7 @@ async fn deliveries(count: u64, round: u32, observer: Arc<dyn Observer>, name: &
 async fn memory(count: u64) -> io::Result<Exit> {
     let broker = filled(count).await;
     let before = rss_bytes();
-    let permits = u32::try_from(count).unwrap_or(u32::MAX);
-    let spec = ConsumerSpec::new(QUEUE, QUEUE, never())
-        .with_permits(permits)
-        .with(|spec| {
-            spec.prefetch = Prefetch::Count(NonZeroU32::new(permits).unwrap_or(NonZeroU32::MIN))
-        });
-    let limits = LimiterLimits {
-        permits,
-        in_flight_bytes: 1 << 40,
-        rate: None,
-    };
-    let engine = Engine::new(Arc::new(broker.clone()))
-        .with_limits(limits)
-        .with_drain_timeout(Duration::ZERO)
-        .with_consumer(spec);
-    let handle = start(engine);
-    until_alive(&handle, count).await;
+    let handle = all_at_work(&broker, count).await;
     let each = rss_bytes().saturating_sub(before) / count.max(1);
     let _ = handle.drain_and_wait("bench").await;
     let mut out = io::stdout().lock();
@@ -185,19 +169,7 @@ async fn memory(count: u64) -> io::Result<Exit> {
 /// How long stragglers take to be settled once the drain is forced.
 async fn drain(count: u64) -> io::Result<Exit> {
     let broker = filled(count).await;
-    let permits = u32::try_from(count).unwrap_or(u32::MAX);
-    let spec = ConsumerSpec::new(QUEUE, QUEUE, never()).with_permits(permits);
-    let limits = LimiterLimits {
-        permits,
-        in_flight_bytes: 1 << 40,
-        rate: None,
-    };
-    let engine = Engine::new(Arc::new(broker.clone()))
-        .with_limits(limits)
-        .with_drain_timeout(Duration::ZERO)
-        .with_consumer(spec);
-    let handle = start(engine);
-    until_alive(&handle, count).await;
+    let handle = all_at_work(&broker, count).await;
     let began = Instant::now();
     let end = handle.drain_and_wait("bench").await;
     let took = began.elapsed();
@@ -219,6 +191,27 @@ async fn drain(count: u64) -> io::Result<Exit> {
         took.as_millis()
     )?;
     Ok(Exit::Clean)
+}
+
+/// Starts an engine whose handlers never end, and waits until so many are at work.
+async fn all_at_work(broker: &EmbeddedTransport, count: u64) -> Handle {
+    let permits = u32::try_from(count).unwrap_or(u32::MAX);
+    let credit = NonZeroU32::new(permits).unwrap_or(NonZeroU32::MIN);
+    let spec = ConsumerSpec::new(QUEUE, QUEUE, never())
+        .with_permits(permits)
+        .with(|spec| spec.prefetch = Prefetch::Count(credit));
+    let limits = LimiterLimits {
+        permits,
+        in_flight_bytes: 1 << 40,
+        rate: None,
+    };
+    let engine = Engine::new(Arc::new(broker.clone()))
+        .with_limits(limits)
+        .with_drain_timeout(Duration::ZERO)
+        .with_consumer(spec);
+    let handle = start(engine);
+    until_alive(&handle, count).await;
+    handle
 }
 
 /// What an engine with nothing to do costs.

@@ -16,6 +16,7 @@ use tokio::sync::Notify;
 use crate::limiter::Permit;
 use crate::model::DeliveryId;
 use crate::ports::{BoxFuture, DeliveryContext, Handler, HandlerOutcome, RunControl};
+use crate::supervision::panic_text;
 
 use super::{Completion, Completions};
 
@@ -301,16 +302,5 @@ impl Drop for ReturnGuard {
                 delivery: self.delivery,
             });
         }
-    }
-}
-
-/// Gives the text of a panic, where it has one.
-pub(crate) fn panic_text(panic: &(dyn Any + Send)) -> String {
-    if let Some(text) = panic.downcast_ref::<&str>() {
-        (*text).to_owned()
-    } else if let Some(text) = panic.downcast_ref::<String>() {
-        text.clone()
-    } else {
-        "a panic without text".to_owned()
     }
 }

@@ -321,7 +321,7 @@ impl<F> Drop for Linked<F> {
 }
 
 /// Gives a panic's text, if its payload is one.
-pub(super) fn panic_text(payload: &(dyn Any + Send)) -> String {
+pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> String {
     if let Some(text) = payload.downcast_ref::<&'static str>() {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {

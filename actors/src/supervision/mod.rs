@@ -24,6 +24,7 @@ mod tree;
 pub use self::core::{Action, ChildState, Event, Happened, SupervisorCore};
 pub use actor::{Root, StopChildNamed, SupervisorActor, TreeRequest};
 pub use handle::{ORDERS_MAX, StartRefused, SupervisorHandle};
+pub(crate) use link::panic_text;
 pub use link::{Child, Link, StopActor};
 pub use panic_mode::{PanicAbort, refuse_panic_abort};
 pub use rules::{
