@@ -56,13 +56,13 @@ impl Drop for Disk {
 
 #[test]
 fn a_full_disk_is_told_loses_nothing_and_the_same_process_goes_on_when_there_is_room() {
-    const MESSAGES: usize = 800;
+    const MESSAGES: usize = 300;
     let home = Home::new(
         "[worker]\nstate-dir = \"state\"\n[broker]\nurl = \"embedded:disk\"\n\
          [[feed]]\nqueue = \"side\"\nfile = \"feed\"\n\
          [[consumer]]\nname = \"work\"\nqueue = \"work\"\nhandler = \"discard\"\n",
     );
-    let Some(disk) = Disk::mount(&home.path("disk"), 60) else {
+    let Some(disk) = Disk::mount(&home.path("disk"), 42) else {
         return;
     };
     let filler = "x".repeat(50_000);
@@ -83,7 +83,7 @@ fn a_full_disk_is_told_loses_nothing_and_the_same_process_goes_on_when_there_is_
     assert_eq!(full["ended"], false);
     assert!(home.acquit(&["status"]).out.contains("storage full"));
     // Smaller ones may find room, until there is none; what was confirmed is counted.
-    let small: String = (0..60)
+    let small: String = (0..16)
         .map(|n| {
             format!(
                 "{}\n",
@@ -103,13 +103,13 @@ fn a_full_disk_is_told_loses_nothing_and_the_same_process_goes_on_when_there_is_
     assert_eq!(home.counts()["acked"], 1);
     let said = running.count("storage full");
     holds_for(
-        Duration::from_secs(3),
+        Duration::from_secs(2),
         "it waits without a crash loop",
         || running.is_alive() && running.count("storage full") <= said + 10,
     );
     assert_eq!(running.count("actor exited"), 0, "{}", running.err());
 
-    disk.grow(400);
+    disk.grow(200);
     within(Duration::from_secs(60), "it goes on to the end", || {
         !running.is_alive()
     });

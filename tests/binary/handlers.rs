@@ -240,7 +240,7 @@ fn what_commands_say_on_stderr_is_escaped_in_the_log() {
 #[test]
 fn commands_that_write_too_much_or_read_nothing_or_leave_children_are_ended() {
     let home = home(
-        "handler-timeout = \"2s\"\nabort-grace = \"100ms\"\n",
+        "handler-timeout = \"1s\"\nabort-grace = \"100ms\"\n",
         "case $DELIVERY_ID in\n\
          much) head -c 1073741824 /dev/zero;;\n\
          deaf) exec 0<&-; printf ok;;\n\

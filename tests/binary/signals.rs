@@ -164,7 +164,7 @@ fn signals_at_any_moment_of_the_start_end_it_in_order() {
     let home = home(PATIENT, "5s");
     home.publish("work", &["a"]);
     home.write("go", "");
-    for moment in (0..200).step_by(25) {
+    for moment in (0..600).step_by(120) {
         let running = home.start(&["run"]);
         crate::kit::pass(Duration::from_millis(moment));
         running.signal(Signal::TERM);
