@@ -8,6 +8,8 @@ mod commands;
 mod disk;
 mod handlers;
 mod job;
+#[cfg(feature = "fail-points")]
+mod kills;
 mod limits;
 mod pipes;
 mod refusals;

@@ -66,6 +66,15 @@ pub(crate) struct DeliveryActor {
     answered: Option<(u32, SettleResult)>,
 }
 
+/// Passes a fail point, in tests that kill the process there.
+#[inline]
+fn pass(place: &str) {
+    #[cfg(any(test, feature = "fail-points"))]
+    crate::testing::fail_point::pass(place);
+    #[cfg(not(any(test, feature = "fail-points")))]
+    let _ = place;
+}
+
 /// Starts the actor for a record and keeps its address in the record.
 pub(crate) fn start_delivery(
     world: &Rc<World>,
@@ -91,6 +100,7 @@ pub(crate) fn start_delivery(
     let context = Context::<DeliveryActor>::new();
     let addr = context.run(actor);
     record.state.borrow_mut().addr = Some(addr.clone());
+    pass("received");
     addr
 }
 
@@ -183,6 +193,7 @@ impl DeliveryActor {
             .apply(event, &mut effects);
         match applied {
             Ok(()) => {
+                pass(self.record.settlement().as_str());
                 for effect in effects.drain(..) {
                     self.perform(effect, ctx);
                 }
@@ -441,6 +452,7 @@ impl DeliveryActor {
             token,
             message,
         });
+        pass("publish-sent");
     }
 
     fn published(&mut self, token: u64, result: Result<(), PublishError>, ctx: &mut Context<Self>) {
@@ -522,6 +534,7 @@ impl DeliveryActor {
             Some(settler) => settler.settle(disposition, reply),
             None => reply.unknown(),
         });
+        pass("settle-sent");
         match answer {
             Some(result) => self.answered = Some((frame, result)),
             None => self.record.state.borrow_mut().settling_since = Some(Instant::now()),

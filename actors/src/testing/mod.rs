@@ -22,6 +22,8 @@
 //! ```
 
 mod broker;
+#[cfg(any(test, feature = "fail-points"))]
+pub(crate) mod fail_point;
 mod scripted;
 #[cfg(any(test, feature = "fail-points"))]
 mod victim;
