@@ -255,17 +255,20 @@ impl Desk for EmbeddedDesk {
                     answer
                 })
                 .collect();
-            let mut confirmed = 0;
-            for answer in answers {
+            let (mut confirmed, mut refused) = (0, Vec::new());
+            for (number, answer) in (1..).zip(answers) {
                 match answer.await {
                     Ok(Ok(())) => confirmed += 1,
-                    Ok(Err(error)) => {
-                        return Err(DeskError(format!("{confirmed} published, then: {error}")));
-                    }
-                    Err(_) => {
-                        return Err(DeskError(format!("{confirmed} published, then: no answer")));
-                    }
+                    Ok(Err(error)) => refused.push((number, error.to_string())),
+                    Err(_) => refused.push((number, "no answer".to_owned())),
                 }
+            }
+            if let Some((_, error)) = refused.first() {
+                let numbers: Vec<String> = refused.iter().map(|(n, _)| n.to_string()).collect();
+                return Err(DeskError(format!(
+                    "{confirmed} published; not published: line {}: {error}",
+                    numbers.join(", ")
+                )));
             }
             Ok(confirmed)
         })

@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::num::NonZeroU32;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
@@ -147,6 +148,7 @@ impl EngineEnd {
 pub struct Handle {
     pub(crate) commands: mpsc::Sender<Command>,
     pub(crate) ended: watch::Receiver<Option<EngineEnd>>,
+    pub(crate) last: Arc<OnceLock<Snapshot>>,
 }
 
 impl Handle {
@@ -291,6 +293,11 @@ impl Handle {
     /// Tells whether the engine has ended, and how.
     pub fn ended(&self) -> Option<EngineEnd> {
         self.ended.borrow().clone()
+    }
+
+    /// Gives the engine's last snapshot, once it has drained.
+    pub fn last_snapshot(&self) -> Option<Snapshot> {
+        self.last.get().cloned()
     }
 
     /// Waits until the engine has ended.

@@ -1,7 +1,7 @@
 //! The commands that speak to a running process, or, where none runs, to the store itself.
 
 use std::io::{self, BufRead, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -63,15 +63,16 @@ impl From<ClientError> for Failure {
 
 /// Where commands go: to a process, or to the store.
 enum Way {
-    Process(Box<Client>),
+    /// Each request has a connection of its own: between two, a slow reader keeps no place.
+    Process(PathBuf),
     Store(EmbeddedDesk),
 }
 
 impl Way {
     /// Finds the way: the process that serves the plan's socket, else the store, whose lock decides.
     async fn find(plan: &Plan) -> Result<Self, Failure> {
-        if let Some(client) = connect(plan).await? {
-            return Ok(Self::Process(Box::new(client)));
+        if connect(&plan.control.socket).await?.is_some() {
+            return Ok(Self::Process(plan.control.socket.clone()));
         }
         if plan.broker.url == BrokerUrl::Memory {
             return Err(no_process(plan));
@@ -83,7 +84,8 @@ impl Way {
 
     async fn publish(&mut self, queue: &str, lines: Vec<String>) -> Result<u64, Failure> {
         match self {
-            Self::Process(client) => {
+            Self::Process(socket) => {
+                let mut client = reconnect(socket).await?;
                 let request = Request::Publish {
                     queue: queue.to_owned(),
                     lines,
@@ -101,7 +103,8 @@ impl Way {
     async fn get(&mut self, args: &GetArgs, limit: usize) -> Result<Vec<Value>, Failure> {
         let (queue, take, dead) = (args.queue.clone(), args.take, args.dead);
         match self {
-            Self::Process(client) => {
+            Self::Process(socket) => {
+                let mut client = reconnect(socket).await?;
                 let mut items = Vec::new();
                 let request = Request::Get {
                     queue,
@@ -120,16 +123,18 @@ impl Way {
     }
 }
 
-async fn connect(plan: &Plan) -> Result<Option<Client>, Failure> {
-    Client::connect(&plan.control.socket)
-        .await
-        .map_err(|error| {
-            let socket = plan.control.socket.display();
-            Failure::new(
-                Exit::Failure,
-                format!("failed to connect to {socket}: {error}"),
-            )
-        })
+async fn connect(socket: &Path) -> Result<Option<Client>, Failure> {
+    Client::connect(socket).await.map_err(|error| {
+        let text = format!("failed to connect to {}: {error}", socket.display());
+        Failure::new(Exit::Failure, text)
+    })
+}
+
+async fn reconnect(socket: &Path) -> Result<Client, Failure> {
+    connect(socket).await?.ok_or_else(|| {
+        let text = format!("the process behind {} has ended", socket.display());
+        Failure::new(Exit::Failure, text)
+    })
 }
 
 fn no_process(plan: &Plan) -> Failure {
@@ -139,7 +144,9 @@ fn no_process(plan: &Plan) -> Failure {
 }
 
 async fn process(plan: &Plan) -> Result<Client, Failure> {
-    connect(plan).await?.ok_or_else(|| no_process(plan))
+    connect(&plan.control.socket)
+        .await?
+        .ok_or_else(|| no_process(plan))
 }
 
 /// `acquit publish`: a body, a file of lines, or lines from standard input.
@@ -291,6 +298,9 @@ pub async fn get(plan: &Plan, args: &GetArgs) -> Result<Exit, Failure> {
         return Err(Failure::new(Exit::Usage, text));
     }
     let mut way = Way::find(plan).await?;
+    if args.take {
+        return take(&mut way, args).await;
+    }
     let limit = args
         .limit
         .map_or(GET_DEFAULT, |n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -303,6 +313,21 @@ pub async fn get(plan: &Plan, args: &GetArgs) -> Result<Exit, Failure> {
     if items.len() == limit && args.limit.is_none() {
         let text = format!("the first {limit}; there may be more: --limit N");
         writeln!(io::stderr().lock(), "{text}")?;
+    }
+    Ok(Exit::Clean)
+}
+
+/// Takes messages out one by one: the next leaves its queue when this one is written.
+async fn take(way: &mut Way, args: &GetArgs) -> Result<Exit, Failure> {
+    let mut out = io::stdout().lock();
+    for _ in 0..args.limit.unwrap_or(u64::MAX) {
+        let items = way.get(args, 1).await?;
+        let Some(item) = items.first() else { break };
+        let written = writeln!(out, "{item}").and_then(|()| out.flush());
+        if let Err(error) = written {
+            let text = format!("the last message taken was not written: {error}");
+            return Err(Failure::new(Exit::Failure, text));
+        }
     }
     Ok(Exit::Clean)
 }

@@ -23,6 +23,9 @@ use crate::telemetry::{
 /// How often the view is drawn and idleness is looked at.
 const LOOK: Duration = Duration::from_millis(250);
 
+/// How long the queues may take to be counted for the last summary.
+const LAST_DEPTHS: Duration = Duration::from_millis(500);
+
 /// How long the log may take to be written at the end.
 const LOG_FLUSH: Duration = Duration::from_millis(500);
 
@@ -116,7 +119,7 @@ async fn supervise(
     let desk: Arc<dyn Desk> = Arc::new(EmbeddedDesk::new(plan, &broker));
     let watch = watch(&handle, &*desk, view.as_deref_mut(), options.run.until_idle);
     let serve = server.serve(plan.worker.name.clone(), handle.clone(), Arc::clone(&desk));
-    let (end, last) = tokio::select! {
+    let end = tokio::select! {
         ended = watch => ended,
         () = serve => return fail_text(Exit::Failure, "the control socket ended"),
         () = signals.govern(&handle) => {
@@ -131,23 +134,32 @@ async fn supervise(
         json: options.json,
         log_only: options.log.format == LogFormat::Json,
     };
+    // A job whose input could not be read to its end is not done, however clean the drain.
+    let last = handle.last_snapshot();
+    let unread = last
+        .iter()
+        .flat_map(|last| &last.feeds)
+        .any(|feed| feed.failed);
     let exit = tell(&end, last.as_ref(), &*desk, to).await;
+    let exit = exit.map(|exit| match exit {
+        Exit::Clean if unread && options.run.until_idle => Exit::Failure,
+        exit => exit,
+    });
     server.finish(LAST_ANSWERS).await;
     exit
 }
 
-/// Looks at the engine until it has ended; gives the last look.
+/// Looks at the engine until it has ended.
 async fn watch(
     handle: &Handle,
     desk: &dyn Desk,
     mut view: Option<&mut View>,
     until_idle: bool,
-) -> (EngineEnd, Option<Snapshot>) {
-    let mut last = None;
+) -> EngineEnd {
     let mut idle_looks = 0;
     loop {
         if let Ok(end) = tokio::time::timeout(LOOK, handle.wait()).await {
-            return (end, last);
+            return end;
         }
         if view.is_none() && !until_idle {
             continue;
@@ -155,7 +167,9 @@ async fn watch(
         let Ok(snapshot) = handle.snapshot().await else {
             continue;
         };
-        let depths = desk.depths().await;
+        // A disk that hangs must not keep the engine's end from being noticed.
+        let depths = tokio::time::timeout(LOOK, desk.depths()).await;
+        let depths = depths.unwrap_or_default();
         if let Some(view) = &mut view {
             view.update(&snapshot, &depths);
         }
@@ -168,7 +182,6 @@ async fn watch(
         if until_idle && idle_looks >= 2 && snapshot.phase == Phase::Running {
             let _ = handle.drain("idle").await;
         }
-        last = Some(snapshot);
     }
 }
 
@@ -201,7 +214,8 @@ async fn tell(
         EngineEnd::Drained(report) => {
             tell_report(report, to)?;
             if let (Some(snapshot), false) = (last, to.json || to.log_only) {
-                eprint(&summary(snapshot, &desk.depths().await));
+                let depths = tokio::time::timeout(LAST_DEPTHS, desk.depths()).await;
+                eprint(&summary(snapshot, &depths.unwrap_or_default()));
             }
         }
         EngineEnd::GaveUp(why) => {
@@ -212,17 +226,7 @@ async fn tell(
         }
         other => eprint(&format!("acquit: {other:?}")),
     }
-    let exit = Exit::from_engine(end.exit_code());
-    // A job whose input could not be read to its end is not done, however clean the drain.
-    let failed = last
-        .iter()
-        .flat_map(|snapshot| &snapshot.feeds)
-        .any(|feed| feed.failed);
-    Ok(if failed && exit == Exit::Clean {
-        Exit::Failure
-    } else {
-        exit
-    })
+    Ok(Exit::from_engine(end.exit_code()))
 }
 
 fn tell_report(report: &DrainReport, to: Telling) -> io::Result<()> {

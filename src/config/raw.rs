@@ -9,7 +9,7 @@ use acquit_actors::model::{ConsumerName, QueueName};
 use toml::de::DeTable;
 
 use super::reader::{Environment, Read, Reader, Section};
-use super::value::{Argv, Choice, Count, Leaf, Positive, Rate, Size, Wrong};
+use super::value::{Argv, Choice, Count, Leaf, Lease, Positive, Rate, Size, Wrong};
 use crate::telemetry::{LogFormat, LogLevel};
 
 /// A number of permits.
@@ -66,7 +66,7 @@ pub(super) struct RawBroker {
     /// `sync`
     pub sync: SyncWord,
     /// `lease`
-    pub lease: Positive,
+    pub lease: Lease,
 }
 
 impl Default for RawBroker {
@@ -74,7 +74,7 @@ impl Default for RawBroker {
         Self {
             url: BrokerUrl::Embedded("./data".into()),
             sync: SyncWord::Always,
-            lease: Positive::new(Duration::from_secs(60)),
+            lease: Lease(Duration::from_secs(60)),
         }
     }
 }

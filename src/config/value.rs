@@ -176,6 +176,33 @@ impl Leaf for Positive {
     }
 }
 
+/// A lease: long enough to be extended in time, several times over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lease(pub(super) Duration);
+
+impl Lease {
+    /// Leases are looked at twice a second and extended at a third of their time.
+    const MIN: Duration = Duration::from_secs(3);
+
+    /// Gives the duration.
+    pub(super) const fn get(self) -> Duration {
+        self.0
+    }
+}
+
+impl Leaf for Lease {
+    fn expected() -> String {
+        "a duration of at least 3 seconds, such as \"60s\", at most 1 year".to_owned()
+    }
+
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let duration = Duration::read(value)?;
+        (duration >= Self::MIN)
+            .then_some(Self(duration))
+            .ok_or_else(|| Wrong::shown(value))
+    }
+}
+
 /// A number of bytes, at least one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Size(u64);

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use serde_json::Value;
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
@@ -9,6 +10,9 @@ use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
 use super::{Answer, Request};
+
+/// How long a process may take to answer; a drain that is waited for takes what it takes.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A connection to a running process.
 #[derive(Debug)]
@@ -24,6 +28,9 @@ pub enum ClientError {
     /// The process refuses, and says why.
     #[error("{0}")]
     Refused(String),
+    /// It does not answer.
+    #[error("the process has not answered for {0:?}; it may do so later")]
+    Silent(Duration),
     /// The connection broke.
     #[error("the process ended the connection")]
     Broken(#[source] io::Error),
@@ -74,7 +81,13 @@ impl Client {
             .await
             .map_err(ClientError::Broken)?;
         loop {
-            let line = self.lines.next_line().await.map_err(ClientError::Broken)?;
+            let bound = match request {
+                Request::Drain { wait: true, .. } => Duration::MAX,
+                _ => ANSWER_TIMEOUT,
+            };
+            let line = tokio::time::timeout(bound, self.lines.next_line()).await;
+            let line = line.map_err(|_| ClientError::Silent(ANSWER_TIMEOUT))?;
+            let line = line.map_err(ClientError::Broken)?;
             let Some(line) = line else {
                 return Err(ClientError::Broken(io::ErrorKind::UnexpectedEof.into()));
             };

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::num::NonZeroU32;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,10 +19,10 @@ use tokio::sync::Semaphore;
 use super::{Answer, Desk, REQUEST_BYTES_MAX, Request, StatusReport};
 
 /// How many connections are served at once; a further one waits.
-const CONNECTIONS_MAX: usize = 32;
+const CONNECTIONS_MAX: usize = 256;
 
 /// How long a client may take to send a request or to take an answer.
-const CLIENT_TIMEOUT: Duration = Duration::from_secs(60);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the socket cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -46,6 +46,8 @@ pub enum ControlError {
 #[derive(Debug)]
 pub struct Server {
     path: PathBuf,
+    /// Which file it is: by the end another process's may stand in its place.
+    inode: u64,
     listener: UnixListener,
     /// Held while a request is answered.
     answering: Arc<Semaphore>,
@@ -70,8 +72,10 @@ impl Server {
         }
         let listener = UnixListener::bind(path).map_err(failed)?;
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+        let inode = std::fs::metadata(path).map_err(failed)?.ino();
         Ok(Self {
             path: path.to_owned(),
+            inode,
             listener,
             answering: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
         })
@@ -124,7 +128,10 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.path);
+        let own = std::fs::metadata(&self.path).is_ok_and(|file| file.ino() == self.inode);
+        if own {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::delivery::{Adoption, DeliveryMessage, DeliveryRecord, TimerKind, start_delivery};
 use crate::limiter::{Ask, AskMany, CancelAsk, PermitKey};
 use crate::model::{
-    Backoff, Delivery, DeliveryId, Disposition, Generation, Outcome, Phase, RejectReason,
+    Backoff, Delivery, DeliveryId, Disposition, Generation, Outcome, Phase, RejectReason, RetryWay,
 };
 use crate::ports::{Arrival, SourceSpec};
 use crate::settlement::{CrashVerdict, Event, Final, Rules, State};
@@ -179,6 +179,9 @@ impl ConsumerActor {
                     self.fail(format!("subscription refused: {error}"), ctx);
                 }
             }
+            // Resumed meanwhile, it hands out again.
+            PumpReport::Cancelled if self.subscription.state() == SubscriptionState::Subscribed => {
+            }
             PumpReport::Cancelled => self.release_deferred(),
             PumpReport::Lost(error) => {
                 self.note_lost("lost", &error.to_string());
@@ -307,7 +310,12 @@ impl ConsumerActor {
             failure_reply: false,
             dead_letter: spec.dead_letter_queue.is_some(),
             quarantine: false,
-            retry_way: spec.retry.way,
+            // A retry that the broker holds lets the next one pass: order waits here for it.
+            retry_way: if spec.ordered {
+                RetryWay::Hold
+            } else {
+                spec.retry.way
+            },
             on_channel_lost: spec.on_channel_lost,
             on_lease_lost: spec.on_lease_lost,
             on_refused: spec.on_refused,
@@ -336,14 +344,15 @@ impl ConsumerActor {
         holders: &[Rc<DeliveryRecord>],
         asks: &mut Vec<Ask>,
     ) {
-        if let Some((outcome, error)) = self.judge(record) {
-            self.tell(record, DeliveryMessage::Judged { outcome, error });
-            return;
-        }
+        // First of all: what is still at work on this message here has a word to say about it.
         let alive = holders.iter().find(|holder| holder.id != record.id);
         if let Some(holder) = alive {
             holder.state.borrow_mut().followers.push(record.id);
             self.arm_wait(record, self.partition.consumer.spec.handler_timeout);
+            return;
+        }
+        if let Some((outcome, error)) = self.judge(record) {
+            self.tell(record, DeliveryMessage::Judged { outcome, error });
             return;
         }
         if self.is_gate_open() {

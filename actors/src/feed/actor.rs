@@ -211,13 +211,11 @@ async fn publish(world: &World, shared: &FeedShared, batch: FeedBatch) -> Result
             return Err(error.to_string());
         }
         failures = wait_out(world, shared, &error, failures).await;
-        // Whether an unanswered batch was taken, the cursor that went with it tells.
-        if error == PublishError::Unknown {
-            match stored_cursor(world, shared).await? {
-                Some(Some(cursor)) if cursor == batch.cursor => break,
-                Some(_) => {}
-                None => return Ok(false),
-            }
+        // Whether the batch was taken all the same, the cursor that went with it tells.
+        match stored_cursor(world, shared).await? {
+            Some(Some(cursor)) if cursor == batch.cursor => break,
+            Some(_) => {}
+            None => return Ok(false),
         }
         if world.phase.get() >= Phase::Draining {
             return Ok(false);

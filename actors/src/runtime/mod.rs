@@ -12,7 +12,7 @@ use commands::perform;
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -28,6 +28,7 @@ use crate::limiter::{ConsumerIndex, ConsumerLimits, ConsumerShape, LimiterLimits
 use crate::model::{Backoff, PartitionId, Phase};
 use crate::ports::{NoObserver, Observer, Transport};
 use crate::registry::Registry;
+use crate::status::{Snapshot, snapshot};
 use crate::supervision::{
     Child, ChildSpec, ExitReason, Intensity, PanicAbort, RESTART_BACKOFF, RestartPolicy, Slot,
     Strategy, SupervisorActor, SupervisorSpec, refuse_panic_abort,
@@ -189,7 +190,7 @@ impl Engine {
         let thread = std::thread::Builder::new().name("acquit-actors".to_owned());
         thread.spawn(move || {
             let system = actix_rt::System::new();
-            let end = system.block_on(self.run(ExecutorPlace::Threads, ends.commands));
+            let end = system.block_on(self.run(ExecutorPlace::Threads, ends.commands, &ends.last));
             ends.ended.send_replace(Some(end));
         })?;
         Ok(handle)
@@ -207,7 +208,9 @@ impl Engine {
         self.check()?;
         let (handle, ends) = channels();
         tokio::task::spawn_local(async move {
-            let end = self.run(ExecutorPlace::Local, ends.commands).await;
+            let end = self
+                .run(ExecutorPlace::Local, ends.commands, &ends.last)
+                .await;
             ends.ended.send_replace(Some(end));
         });
         Ok(handle)
@@ -224,7 +227,12 @@ impl Engine {
         Ok(())
     }
 
-    async fn run(self, place: ExecutorPlace, mut commands: mpsc::Receiver<Command>) -> EngineEnd {
+    async fn run(
+        self,
+        place: ExecutorPlace,
+        mut commands: mpsc::Receiver<Command>,
+        last: &OnceLock<Snapshot>,
+    ) -> EngineEnd {
         let world = match self.world(place) {
             Ok(world) => world,
             Err(error) => return EngineEnd::GaveUp(format!("failed to start: {error}")),
@@ -250,6 +258,7 @@ impl Engine {
                 Some(command) = commands.recv() => perform(&world, &root, command).await,
             }
         }
+        let _ = last.set(snapshot(&world));
         root.ask_stop();
         let stopped = end_receiver.wait_for(Option::is_some);
         let _ = tokio::time::timeout(STOP_TIMEOUT, stopped).await;
@@ -393,16 +402,23 @@ enum ExecutorPlace {
 struct EngineSide {
     commands: mpsc::Receiver<Command>,
     ended: watch::Sender<Option<EngineEnd>>,
+    last: Arc<OnceLock<Snapshot>>,
 }
 
 fn channels() -> (Handle, EngineSide) {
     let (commands, receiver) = mpsc::channel(COMMANDS_MAX);
     let (sender, ended) = watch::channel(None);
+    let last = Arc::<OnceLock<Snapshot>>::default();
     (
-        Handle { commands, ended },
+        Handle {
+            commands,
+            ended,
+            last: Arc::clone(&last),
+        },
         EngineSide {
             commands: receiver,
             ended: sender,
+            last,
         },
     )
 }

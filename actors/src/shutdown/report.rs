@@ -82,8 +82,8 @@ impl DrainReport {
 impl fmt::Display for DrainReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let how = if self.clean { "clean" } else { "not clean" };
-        let took = Duration::from_millis(self.took_ms);
-        writeln!(f, "drained ({}): {how}, in {took:?}", self.reason)?;
+        let took = self.took_ms;
+        writeln!(f, "drained ({}): {how}, in {took} ms", self.reason)?;
         write!(
             f,
             "  in hand {}: acked {}, requeued {}, released {}, rejected {}, lost {}",

@@ -46,6 +46,9 @@ pub(crate) struct Batch {
 
 /// Bytes a change takes in the log beside its key and value.
 const CHANGE_HEAD: usize = 1 + 4 + 4;
+
+/// The bytes of a state row: three counts, two times, its checksum.
+const STATE_ROW: usize = 3 * 4 + 2 * 8 + 8;
 const NONE: u32 = u32::MAX;
 
 impl Batch {
@@ -67,7 +70,7 @@ impl Batch {
 
     /// Counts a hand-out.
     pub(crate) fn hand_out(&mut self, key: RowKey, state: StateRow) {
-        self.bytes += CHANGE_HEAD + key.len() + 32;
+        self.bytes += CHANGE_HEAD + key.len() + STATE_ROW;
         self.handed_out.push((key, state));
     }
 

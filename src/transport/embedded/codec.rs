@@ -122,6 +122,7 @@ pub(crate) fn encode_state(key: &[u8], state: &StateRow) -> Vec<u8> {
     let mut out = Writer::with_capacity(32);
     out.u32(state.tally.failures);
     out.u32(state.tally.deliveries);
+    out.u32(state.tally.returns);
     out.u64(state.due_millis);
     out.u64(state.delay_millis);
     out.sealed(key)
@@ -135,6 +136,7 @@ pub(crate) fn decode_state(key: &[u8], row: &[u8]) -> Result<StateRow, BadRow> {
             tally: Tally {
                 failures: input.u32()?,
                 deliveries: input.u32()?,
+                returns: input.u32()?,
             },
             due_millis: input.u64()?,
             delay_millis: input.u64()?,
@@ -150,6 +152,7 @@ pub(crate) fn encode_dead(key: &[u8], dead: &DeadRow) -> Vec<u8> {
     out.u64(dead.died_millis);
     out.u32(dead.tally.failures);
     out.u32(dead.tally.deliveries);
+    out.u32(dead.tally.returns);
     out.bytes(&dead.message);
     out.sealed(key)
 }
@@ -164,6 +167,7 @@ pub(crate) fn decode_dead(key: &[u8], row: &[u8]) -> Result<DeadRow, BadRow> {
             tally: Tally {
                 failures: input.u32()?,
                 deliveries: input.u32()?,
+                returns: input.u32()?,
             },
             message: Bytes::copy_from_slice(input.bytes()?),
         })

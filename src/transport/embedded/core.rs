@@ -27,6 +27,8 @@ pub(crate) struct Tally {
     pub(crate) failures: u32,
     /// Hand-outs.
     pub(crate) deliveries: u32,
+    /// Hand-outs that we gave back without a failure: a Release, or a source that was closed.
+    pub(crate) returns: u32,
 }
 
 /// One message as it is handed out.
@@ -197,7 +199,8 @@ impl<T: Clone> Partition<T> {
     }
 
     /// Closes a source and gives its unsettled deliveries back. Settlements under way go on.
-    pub(crate) fn close_source(&mut self, source: u64) {
+    /// Gives their new counts.
+    pub(crate) fn close_source(&mut self, source: u64) -> Vec<(u64, Tally)> {
         self.sources.remove(&source);
         let held: Vec<u64> = self
             .leased
@@ -205,9 +208,9 @@ impl<T: Clone> Partition<T> {
             .filter(|(_, lease)| lease.source == source && !lease.settling)
             .map(|(&seq, _)| seq)
             .collect();
-        for seq in held {
-            self.give_back(seq);
-        }
+        held.into_iter()
+            .filter_map(|seq| Some((seq, self.give_back(seq)?)))
+            .collect()
     }
 
     /// How many unsettled deliveries a source holds.
@@ -363,11 +366,14 @@ impl<T: Clone> Partition<T> {
         }
     }
 
-    /// The message goes back to its place, its failures unchanged.
-    pub(crate) fn give_back(&mut self, seq: u64) {
-        if let Some(entry) = self.end_lease(seq) {
-            self.returned.insert(seq, entry);
-        }
+    /// The message goes back to its place, its failures unchanged, its return counted. Gives its
+    /// new counts.
+    pub(crate) fn give_back(&mut self, seq: u64) -> Option<Tally> {
+        let mut entry = self.end_lease(seq)?;
+        entry.tally.returns = entry.tally.returns.saturating_add(1);
+        let tally = entry.tally;
+        self.returned.insert(seq, entry);
+        Some(tally)
     }
 
     /// Starts a lease anew; `false`: it is over.
@@ -399,8 +405,11 @@ impl<T: Clone> Partition<T> {
                     let at = self.expiries.partition_point(|(at, ..)| *at <= entry.0);
                     self.expiries.insert(at, entry);
                 }
+                // Nobody said a word: that is no return of ours.
                 Some(_) => {
-                    self.give_back(seq);
+                    if let Some(entry) = self.end_lease(seq) {
+                        self.returned.insert(seq, entry);
+                    }
                     woke = true;
                 }
                 None => {}

@@ -135,6 +135,7 @@ fn restored_messages_keep_their_order_counts_and_delays() {
     let tally = Tally {
         failures: 1,
         deliveries: 2,
+        returns: 0,
     };
     partition.restore_touched(3, tally, seconds(0), None);
     partition.restore_touched(1, tally, seconds(0), Some(seconds(9)));
@@ -271,7 +272,7 @@ fn check(ops: &[Op], window: Window) -> Result<(), TestCaseError> {
                 if let Some((seq, token)) = model.held(at, false) {
                     prop_assert!(core.begin_settle(seq, token).is_some());
                     core.give_back(seq);
-                    model.messages.get_mut(&seq).expect("held").0 = Place::Ready;
+                    model.give_back(seq);
                 }
             }
             Op::Extend(at) => {
@@ -297,27 +298,28 @@ fn check(ops: &[Op], window: Window) -> Result<(), TestCaseError> {
                 core.close_source(model.source);
                 model.source += 1;
                 core.open_source(model.source);
-                for (place, _) in model.messages.values_mut() {
-                    if matches!(
-                        place,
-                        Place::Held {
-                            settling: false,
-                            ..
-                        }
-                    ) {
-                        *place = Place::Ready;
-                    }
+                while let Some((seq, _)) = model.held(0, false) {
+                    model.give_back(seq);
                 }
                 // What is settling belongs to no open source: it goes back when it is aborted.
                 while let Some((seq, _)) = model.held(0, true) {
                     core.abort_settle(seq, model.now);
-                    model.messages.get_mut(&seq).expect("held").0 = Place::Ready;
+                    model.give_back(seq);
                 }
             }
         }
         same(&mut core, &mut model)?;
     }
     Ok(())
+}
+
+impl Model {
+    /// Back to its place, its return counted.
+    fn give_back(&mut self, seq: u64) {
+        let (place, tally) = self.messages.get_mut(&seq).expect("held");
+        *place = Place::Ready;
+        tally.returns += 1;
+    }
 }
 
 fn hold(model: &mut Model, seq: u64, token: u64, settling: bool) {

@@ -80,14 +80,12 @@ impl Message {
         delivery.correlation_id.clone_from(&self.correlation_id);
         delivery.published_at =
             UNIX_EPOCH.checked_add(Duration::from_millis(self.published_millis));
-        delivery.attempt = Attempt::new(
-            self.count_of(names::ATTEMPT)
-                .unwrap_or(1)
-                .max(1)
-                .saturating_add(tally.failures),
-        );
+        // The store's count alone: a header that a producer set, or that stands on a dead letter
+        // which is consumed again, raises nothing.
+        delivery.attempt = Attempt::new(tally.failures.saturating_add(1));
         delivery.replay = ReplayNumber(self.count_of(names::REPLAYED).unwrap_or(0));
         delivery.delivery_count = Some(tally.deliveries);
+        delivery.returns = tally.returns;
         delivery.redelivered = tally.deliveries > 1;
         if !self.headers.is_empty() {
             delivery.headers = self.headers.clone();
@@ -151,12 +149,13 @@ mod tests {
         let tally = Tally {
             failures,
             deliveries: failures + 1,
+            returns: 4,
         };
         Message::of(outgoing, 5).delivery(&place, 7, tally)
     }
 
     #[test]
-    fn the_attempt_is_the_header_s_plus_the_store_s_failures() {
+    fn the_attempt_is_the_store_s_count_whatever_a_header_says() {
         let check = |header: Option<&str>, failures, expected| {
             let mut headers = Headers::new();
             if let Some(header) = header {
@@ -166,8 +165,8 @@ mod tests {
         };
         check(None, 0, 1);
         check(None, 2, 3);
-        check(Some("3"), 0, 3);
-        check(Some("3"), 2, 5);
+        check(Some("3"), 0, 1);
+        check(Some("3"), 2, 3);
         check(Some("forged"), 0, 1);
         check(Some("-4"), 1, 2);
         check(Some("99999999999999999999"), 0, 1);

@@ -5,6 +5,8 @@ use std::sync::{Arc, PoisonError};
 use acquit_actors::model::Outgoing;
 use acquit_actors::ports::{BoxFuture, FeedCursor, PublishError, PublishReply, Publisher};
 
+use tokio::sync::oneshot;
+
 use super::batch::Table;
 use super::broker::{Broker, keep_cursor};
 use super::codec::decode_numbers;
@@ -83,6 +85,11 @@ impl Publisher for EmbeddedPublisher {
                 let cursors = cursors.unwrap_or_else(PoisonError::into_inner);
                 return Ok(cursors.get(feed).cloned());
             };
+            // Behind what is still on its way to the store: a batch may be there unanswered.
+            let (reply, committed) = oneshot::channel();
+            if durable.intake.push(Job::Barrier(reply)).is_err() || committed.await.is_err() {
+                return Err(PublishError::Unknown);
+            }
             let key = names::cursor(feed);
             let feed = feed.to_owned();
             let read = durable.call(move |reader| {

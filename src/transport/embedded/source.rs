@@ -11,7 +11,7 @@ use acquit_actors::ports::{
 use tokio::sync::oneshot;
 
 use super::broker::Broker;
-use super::core::{HandedOut, Want};
+use super::core::{HandedOut, Tally, Want};
 use super::error::EmbeddedError;
 use super::job::{Job, Settle, Settlement};
 use super::message::{Message, Place};
@@ -104,12 +104,8 @@ impl EmbeddedSource {
     /// Turns hand-outs into arrivals, outside the lock.
     fn hand_over(&mut self, into: &mut Vec<Arrival>) {
         let shared = &self.shared;
-        if let Some(durable) = &shared.broker.durable {
-            let handed = self.handed.iter().map(|one| (one.seq, one.tally)).collect();
-            let _ = durable.intake.push(Job::HandedOut {
-                partition: Arc::clone(&shared.partition),
-                handed,
-            });
+        if shared.broker.durable.is_some() {
+            shared.note(self.handed.iter().map(|one| (one.seq, one.tally)).collect());
         }
         let place = Place {
             queue: &shared.partition.queue,
@@ -139,11 +135,20 @@ impl SourceShared {
 
     fn close(&self) {
         let mut state = self.partition.lock();
-        state.core.close_source(self.id);
+        let given_back = state.core.close_source(self.id);
         state.stop_waiting(self.id);
         let waiting = state.take_waiting();
         drop(state);
+        self.note(given_back);
         wake(waiting);
+    }
+
+    /// Has the counts of messages written down, without waiting for it.
+    fn note(&self, handed: Vec<(u64, Tally)>) {
+        if let (Some(durable), false) = (&self.broker.durable, handed.is_empty()) {
+            let partition = Arc::clone(&self.partition);
+            let _ = durable.intake.push(Job::HandedOut { partition, handed });
+        }
     }
 }
 
@@ -229,11 +234,12 @@ impl Settler for EmbeddedSettler {
                 tally,
                 reason: reason.as_str().to_owned(),
             },
-            // Nothing changes that a store would have to keep: its hand-outs are counted already.
+            // Only its return is counted: that is written down, and not waited for.
             Disposition::Release => {
-                state.core.give_back(self.seq);
+                let tally = state.core.give_back(self.seq);
                 let waiting = state.take_waiting();
                 drop(state);
+                shared.note(tally.map(|tally| (self.seq, tally)).into_iter().collect());
                 wake(waiting);
                 return reply.confirmed();
             }
