@@ -18,10 +18,6 @@ const LONG_FILES: &[(&str, &str)] = &[
         "one decision, and its property tests",
     ),
     (
-        "actors/src/settlement/ledger.rs",
-        "one rule with its table, and its tests",
-    ),
-    (
         "actors/src/settlement/machine.rs",
         "the table: every state and every event in one match",
     ),
