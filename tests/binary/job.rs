@@ -136,3 +136,56 @@ fn killed_at_any_moment_the_feed_publishes_each_line_once() {
     fed.sort_unstable();
     assert_eq!(fed, (0..LINES).collect::<Vec<_>>());
 }
+
+/// Each start hands the message out, each forced drain gives it back: that is no crash loop.
+#[test]
+fn drains_never_dead_letter_a_message_that_never_failed() {
+    let home = Home::with_consumer(
+        "dead-letter-queue = \"dead\"\ncrash-loop-limit = 2\nabort-grace = \"50ms\"\n\
+         handler = { command = [\"/bin/sh\", \"-c\", \"echo >> runs; exec sleep 30\"] }",
+        "[shutdown]\ndrain-timeout = \"10ms\"",
+    );
+    home.publish("work", &["kept"]);
+    for round in 1..=5 {
+        let running = home.run(&[]);
+        eventually("it runs", || home.lines("runs").len() == round);
+        running.signal(rustix::process::Signal::TERM);
+        assert_eq!(running.end().code, Some(20), "round {round}");
+    }
+    assert_eq!(home.get("dead"), [] as [Value; 0]);
+    assert_eq!(home.get("work").len(), 1);
+}
+
+#[test]
+fn an_ordered_partition_waits_for_its_retry() {
+    let script =
+        "b=$(cat); echo $b >> order; [ $b = one ] && [ $DELIVERY_ATTEMPT = 1 ] && exit 75; exit 0";
+    let home = Home::with_consumer(
+        &format!(
+            "order = \"partition\"\nretry = {{ backoff-base = \"50ms\" }}\n\
+             handler = {{ command = [\"/bin/sh\", \"-c\", \"{script}\"] }}"
+        ),
+        "",
+    );
+    home.publish("work", &["one", "two", "three"]);
+    assert_eq!(home.acquit(&["run", "--until-idle"]).code, Some(0));
+    assert_eq!(home.lines("order"), ["one", "one", "two", "three"]);
+}
+
+#[test]
+fn what_get_prints_can_be_published_again() {
+    let home = Home::with_consumer("handler = \"discard\"", "");
+    home.publish_lines(
+        "other",
+        "{\"id\":\"a\",\"key\":\"k\",\"body\":\"text\",\"headers\":{\"h\":1}}\n",
+    );
+    let printed = home.acquit(&["get", "other", "--take"]).out;
+    assert_eq!(home.get("other"), [] as [Value; 0]);
+    home.publish_lines("other", &printed);
+    let again = home.get("other");
+    assert_eq!(
+        (&again[0]["id"], &again[0]["body"]),
+        (&"a".into(), &"text".into())
+    );
+    assert_eq!(again[0]["headers"]["h"], 1);
+}

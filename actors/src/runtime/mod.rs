@@ -99,10 +99,7 @@ impl Engine {
             drain_timeout: Duration::from_secs(22),
             handler_threads: cores,
             quota: None,
-            intensity: Intensity {
-                restarts: 5,
-                period: Duration::from_secs(30),
-            },
+            intensity: Intensity::default(),
             restart_backoff: RESTART_BACKOFF,
             ledger: LedgerLimits::default(),
         }
