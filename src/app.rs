@@ -242,7 +242,7 @@ impl Desk for EmbeddedDesk {
             let queue = QueueName::from(queue);
             let mut messages = Vec::with_capacity(lines.len());
             for (number, line) in (1..).zip(&lines) {
-                let message = parse_line(&as_fed(line), &queue)
+                let message = parse_line(line.as_bytes(), &queue)
                     .map_err(|error| DeskError(format!("line {number}: {error}")))?;
                 messages.push(message);
             }
@@ -342,27 +342,6 @@ impl Desk for EmbeddedDesk {
 fn list(queues: &[QueueName]) -> String {
     let names: Vec<&str> = queues.iter().map(QueueName::as_str).collect();
     names.join(", ")
-}
-
-/// Gives a line as a feed has it: what `get` adds about where a message stood is taken off, so that
-/// its output can be published again.
-fn as_fed(line: &str) -> Vec<u8> {
-    const ADDED: [&str; 7] = [
-        "queue",
-        "partition",
-        "seq",
-        "correlation-id",
-        "attempt",
-        "reason",
-        "died-millis",
-    ];
-    match serde_json::from_str::<serde_json::Map<String, Value>>(line) {
-        Ok(mut object) if object.contains_key("seq") && object.contains_key("partition") => {
-            object.retain(|name, _| !ADDED.contains(&name.as_str()));
-            Value::Object(object).to_string().into_bytes()
-        }
-        _ => line.as_bytes().to_vec(),
-    }
 }
 
 /// Writes a message as the JSON that `get` prints: one that `publish` can read again.

@@ -252,6 +252,27 @@ async fn publish_lines(
     }
 }
 
+/// Gives a line as a feed has it: what `get` adds about where a message stood is taken off, so that
+/// its output can be published again.
+fn as_fed(line: &[u8]) -> Vec<u8> {
+    const ADDED: [&str; 7] = [
+        "queue",
+        "partition",
+        "seq",
+        "correlation-id",
+        "attempt",
+        "reason",
+        "died-millis",
+    ];
+    match serde_json::from_slice::<Map<String, Value>>(line) {
+        Ok(mut object) if object.contains_key("seq") && object.contains_key("partition") => {
+            object.retain(|name, _| !ADDED.contains(&name.as_str()));
+            Value::Object(object).to_string().into_bytes()
+        }
+        _ => line.to_vec(),
+    }
+}
+
 /// Gives a line that is a message, without its end; `None` for an empty one.
 fn message_line(line: &[u8], queue: &QueueName) -> Result<Option<String>, String> {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
@@ -261,6 +282,7 @@ fn message_line(line: &[u8], queue: &QueueName) -> Result<Option<String>, String
     if line.trim_ascii().is_empty() {
         return Ok(None);
     }
+    let line = &*as_fed(line);
     parse_line(line, queue)?;
     match std::str::from_utf8(line) {
         Ok(text) => Ok(Some(text.to_owned())),

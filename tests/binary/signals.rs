@@ -67,11 +67,10 @@ fn idle_it_ends_cleanly_on_term_and_on_int() {
         running.signal(signal);
         let done = running.end_within(Duration::from_secs(3));
         assert_eq!((done.code, done.signal), (Some(0), None));
-        let report = format!(
-            "drained (signal {name}): clean, in 0ns\n  in hand 0: acked 0, requeued 0, released 0, \
-             rejected 0, lost 0\n"
-        );
-        assert!(done.err.contains(&report), "{}", done.err);
+        let drained = format!("drained (signal {name}): clean, in ");
+        assert!(done.err.contains(&drained), "{}", done.err);
+        let nothing = "  in hand 0: acked 0, requeued 0, released 0, rejected 0, lost 0\n";
+        assert!(done.err.contains(nothing), "{}", done.err);
         assert_eq!(done.out, "");
         assert!(!home.exists("data/acquit.sock"), "the socket is left");
     }
