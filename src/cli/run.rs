@@ -71,10 +71,9 @@ fn start_log(options: &RunOptions, view: Option<&View>) -> Result<Logging, Loggi
     let Some(view) = view else {
         return Logging::start(options.log);
     };
-    // Above a live view only what needs a person is worth a line.
+    // Above a live view only what needs a person is worth a line: dead letters among the decisions.
     let mut settings = options.log;
     settings.level = settings.level.min(LogLevel::Warn);
-    settings.decisions = false;
     Logging::start_to(view.writer(), view.is_colourful(), settings)
 }
 

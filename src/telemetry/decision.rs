@@ -28,12 +28,27 @@ pub struct LogObserver;
 
 impl Observer for LogObserver {
     fn delivery_ended(&self, ended: &DeliveryEnded) {
-        if !tracing::enabled!(target: DECISION_TARGET, tracing::Level::INFO) {
+        // A message that is rejected for good is what somebody should look at.
+        let rejected = matches!(
+            ended.end,
+            Final::Settled {
+                disposition: Disposition::Reject { .. },
+                ..
+            }
+        );
+        let wanted = if rejected {
+            tracing::enabled!(target: DECISION_TARGET, tracing::Level::WARN)
+        } else {
+            tracing::enabled!(target: DECISION_TARGET, tracing::Level::INFO)
+        };
+        if !wanted {
             return;
         }
         let delivery = &ended.delivery;
         let end = End::of(&ended.end);
-        tracing::info!(
+        macro_rules! say {
+            ($level:ident) => {
+        tracing::$level!(
             target: DECISION_TARGET,
             consumer = ended.consumer.as_str(),
             partition = delivery.partition.0,
@@ -52,7 +67,14 @@ impl Observer for LogObserver {
             ran_ms = ended.ran.map(millis),
             lived_ms = millis(ended.lived),
             "delivery ended"
-        );
+        )
+            };
+        }
+        if rejected {
+            say!(warn);
+        } else {
+            say!(info);
+        }
     }
 
     fn phase_changed(&self, phase: Phase) {
