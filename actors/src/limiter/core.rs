@@ -932,6 +932,18 @@ mod tests {
     }
 
     #[test]
+    fn over_a_lowered_byte_budget_not_even_an_empty_body_starts() {
+        let mut core = core(5, &[(1, 5)]);
+        ask(&mut core, 0, 0, 1, 21);
+        let held = grant(&mut core);
+        core.resize(NOW, Resize::InFlightBytes(10)).unwrap();
+        ask(&mut core, 0, 0, 2, 0);
+        assert_eq!(tickets(&grant(&mut core)), [0_u64; 0]);
+        give_back(&mut core, held);
+        assert_eq!(tickets(&grant(&mut core)), [2]);
+    }
+
+    #[test]
     fn asking_again_changes_nothing_and_what_can_never_be_is_refused() {
         let mut core = core(2, &[(1, 2)]);
         let key = PermitKey::new(ConsumerIndex(0), PartitionId(0));

@@ -220,6 +220,10 @@ impl Onlooker {
             .limits
             .in_flight_bytes
             .saturating_sub(self.in_flight_bytes());
+        // Over a budget that was lowered nothing is granted, not even an empty body.
+        if self.in_flight_bytes() > self.limits.in_flight_bytes {
+            return;
+        }
         let heads = self.lines.values().filter_map(VecDeque::front);
         if has_rate || heads.clone().any(|(_, bytes)| *bytes > room) {
             return;
