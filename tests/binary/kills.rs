@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::kit::Home;
+use crate::kit::{Home, eventually};
 
 /// How many messages a round has.
 const MESSAGES: usize = 60;
@@ -115,5 +115,56 @@ fn killed_while_a_handler_is_aborted_or_a_retry_is_held_nothing_is_lost() {
         ("holding", 5),
     ] {
         check_with(&consumer, point, passing);
+    }
+}
+
+/// Handed out so often without a word from us, it is taken for what kills us.
+#[test]
+fn a_message_that_kills_the_process_too_often_is_rejected_without_running() {
+    let consumer = "dead-letter-queue = \"dead\"\n\
+        handler = { command = [\"/bin/sh\", \"-c\", \"echo >> runs\"] }";
+    let home = Home::with_consumer(consumer, "");
+    home.publish("work", &["deadly"]);
+    let home = home.variable("ACQUIT_FAIL_POINT", "running:1");
+    let mut kills = 0;
+    // A hand-out is counted without waiting for it: on a busy machine a kill can be faster.
+    let done = loop {
+        let run = home.acquit(&["run", "--until-idle"]);
+        if run.code.is_some() {
+            break run;
+        }
+        kills += 1;
+        assert!(kills < 200, "it is never taken for a crash loop");
+    };
+    assert_eq!(done.code, Some(0), "{}", done.err);
+    assert!(kills >= 20, "rejected after {kills} kills");
+    assert!(done.err.contains("reason=crash-loop"), "{}", done.err);
+    assert_eq!(crate::kit::bodies(&home.get("dead")), ["deadly"]);
+    assert!(!home.exists("runs"), "it never ran");
+    assert!(home.get("work").is_empty(), "nothing is left");
+}
+
+/// A drain that is killed while it gives back what it holds loses nothing.
+#[test]
+fn killed_while_a_drain_gives_back_nothing_is_lost() {
+    let consumer = "permits = 4\nabort-grace = \"50ms\"\n\
+        handler = { command = [\"/bin/sh\", \"-c\", \"echo >> runs; exec sleep 30\"] }";
+    for (point, passing) in [("settling", 1), ("settle-sent", 2), ("settled", 3)] {
+        let home = Home::with_consumer(consumer, "[shutdown]\ndrain-timeout = \"10ms\"");
+        let bodies: Vec<String> = (0..8).map(|n| format!("m{n}")).collect();
+        let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+        home.publish("work", &bodies);
+        let home = home.variable("ACQUIT_FAIL_POINT", &format!("{point}:{passing}"));
+        let running = home.run(&[]);
+        eventually("all permits are at work", || {
+            home.lines("runs").len() == PERMITS
+        });
+        running.signal(rustix::process::Signal::TERM);
+        let killed = running.end();
+        assert_eq!(killed.code, None, "{point}:{passing}:\n{}", killed.err);
+        let left = home.get("work");
+        let mut left = crate::kit::bodies(&left);
+        left.sort_unstable();
+        assert_eq!(left, bodies, "{point}:{passing}");
     }
 }

@@ -138,8 +138,9 @@ impl SourceShared {
         let given_back = state.core.close_source(self.id);
         state.stop_waiting(self.id);
         let waiting = state.take_waiting();
-        drop(state);
+        // Under the lock: written down later, these counts could overwrite a newer hand-out's.
         self.note(given_back);
+        drop(state);
         wake(waiting);
     }
 
@@ -238,8 +239,9 @@ impl Settler for EmbeddedSettler {
             Disposition::Release => {
                 let tally = state.core.give_back(self.seq);
                 let waiting = state.take_waiting();
-                drop(state);
+                // Under the lock, as in `close`.
                 shared.note(tally.map(|tally| (self.seq, tally)).into_iter().collect());
+                drop(state);
                 wake(waiting);
                 return reply.confirmed();
             }
