@@ -158,18 +158,20 @@ fn consumer_spec(
         consumer: plan.name.to_string(),
         source,
     })?;
-    let credit = NonZeroU32::new(plan.credit(max_deliveries)).unwrap_or(NonZeroU32::MIN);
-    let fixed = max_deliveries.is_some() || matches!(plan.prefetch, config::Prefetch::Fixed(_));
+    let prefetch = match plan.prefetch {
+        // A job takes no more than it may settle.
+        _ if max_deliveries.is_some() => Prefetch::Count(NonZeroU32::MIN),
+        config::Prefetch::Auto => Prefetch::Auto,
+        config::Prefetch::Fixed(count) => {
+            Prefetch::Count(NonZeroU32::new(count).unwrap_or(NonZeroU32::MIN))
+        }
+    };
     Ok(
         ConsumerSpec::new(plan.name.clone(), plan.queue.clone(), handler)
             .with_permits(plan.permits)
             .with_partitions(plan.partitions)
             .with(|spec| {
-                spec.prefetch = if fixed {
-                    Prefetch::Count(credit)
-                } else {
-                    Prefetch::Auto
-                };
+                spec.prefetch = prefetch;
                 spec.ordered = plan.order == Order::Partition;
                 spec.handler_timeout = plan.handler_timeout;
                 spec.reply_queue = plan.reply_queue.clone();
@@ -372,4 +374,19 @@ fn message_json(delivery: &acquit_actors::model::Delivery, seq: u64) -> Value {
         }
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A program that leaves a setting alone gets what a configuration that leaves it out gets.
+    #[test]
+    fn a_consumer_has_one_set_of_defaults() {
+        let text = "[[consumer]]\nname = \"c\"\nqueue = \"q\"\nhandler = \"discard\"\n";
+        let plan = Plan::from_str(text, "c.toml").unwrap();
+        let configured = consumer_spec(&plan.consumers[0], None).unwrap();
+        let embedded = ConsumerSpec::new("c", "q", configured.handler.clone());
+        assert_eq!(format!("{configured:?}"), format!("{embedded:?}"));
+    }
 }

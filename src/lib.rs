@@ -17,3 +17,8 @@ pub mod transport;
 
 #[doc(inline)]
 pub use acquit_actors::*;
+
+/// The README's example is compiled with the documentation.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;

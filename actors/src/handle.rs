@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
 
 use crate::limiter::{LimiterLimits, Rate};
 use crate::model::{ConsumerName, DeliveryId, PartitionId};
@@ -312,29 +313,27 @@ impl Handle {
         }
     }
 
-    /// Drains and waits for the report; the engine bounds how long that takes.
-    ///
-    /// # Errors
-    /// [`CommandError::Ended`] never: an engine that has ended says how.
+    /// Drains and waits for the report; the engine bounds how long that takes. One that has ended
+    /// already says how.
     pub async fn drain_and_wait(&self, reason: impl Into<String>) -> EngineEnd {
         let _ = self.drain(reason).await;
         self.wait().await
     }
 
-    /// Waits for the end from a thread that may block; `None` when `timeout` passes first.
-    ///
-    /// # Panics
-    /// Inside an async runtime, as blocking there does.
+    /// Waits for the end on a thread that may block, so not one of an async runtime; `None` when
+    /// `timeout` passes first.
     pub fn wait_blocking(&self, timeout: Duration) -> Option<EngineEnd> {
-        let until = std::time::SystemTime::now() + timeout;
+        // A clock that nobody sets.
+        let began = Instant::now();
         loop {
             if let Some(end) = self.ended() {
                 return Some(end);
             }
-            if self.commands.is_closed() {
+            // The sender says how it ended before it goes.
+            if self.ended.has_changed().is_err() {
                 return Some(self.ended().unwrap_or_else(gone));
             }
-            if std::time::SystemTime::now() >= until {
+            if began.elapsed() >= timeout {
                 return None;
             }
             std::thread::park_timeout(Duration::from_millis(5));

@@ -175,7 +175,7 @@ pub struct GetArgs {
     #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub queue: String,
 
-    /// Take the messages out of the queue; otherwise they stay in it
+    /// Take the messages out of the queue, one by one as they are written; otherwise they stay in it
     #[arg(long)]
     pub take: bool,
 
@@ -224,7 +224,7 @@ pub struct CancelArgs {
 /// Arguments of `bench`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct BenchArgs {
-    /// What to measure
+    /// What to measure: engine, memory, drain or idle
     pub name: String,
 
     /// How many deliveries; each benchmark has its own default

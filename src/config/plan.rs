@@ -164,7 +164,7 @@ pub struct ConsumerPlan {
     pub order: Order,
     /// How many are in flight at once, over all its partitions; at least 1.
     pub permits: u32,
-    /// How many deliveries each partition holds ready; see [`ConsumerPlan::credit`].
+    /// How many deliveries each partition holds ready.
     pub prefetch: Prefetch,
     /// How long an attempt may take.
     pub handler_timeout: Duration,
@@ -197,20 +197,6 @@ pub struct ConsumerPlan {
     pub retry: RetryPlan,
     /// Its handler.
     pub handler: HandlerPlan,
-}
-
-impl ConsumerPlan {
-    /// Gives the credit of one partition's source, when at most `max_deliveries` are taken.
-    pub fn credit(&self, max_deliveries: Option<u64>) -> u32 {
-        if max_deliveries.is_some() {
-            return 1;
-        }
-        match (self.prefetch, self.order) {
-            (Prefetch::Fixed(count), _) => count,
-            (Prefetch::Auto, Order::None) => self.permits + self.permits.min(16),
-            (Prefetch::Auto, Order::Partition) => self.permits,
-        }
-    }
 }
 
 /// How a failed attempt is tried again.

@@ -99,8 +99,7 @@ fn the_shipped_plan_is_what_the_pages_say() {
     assert_eq!(plan.feeds[0].name, "examples/tasks.jsonl -> words");
     let consumer = &plan.consumers[0];
     assert_eq!((consumer.partitions, consumer.permits), (4, 16));
-    assert_eq!(consumer.credit(None), 32);
-    assert_eq!(consumer.credit(Some(10)), 1);
+    assert_eq!(consumer.prefetch, Prefetch::Auto);
     assert_eq!(consumer.on_channel_lost, OnLeaseLost::Finish);
     assert_eq!(consumer.on_lease_lost, OnLeaseLost::Abort);
     assert_eq!(consumer.retry.way, RetryWay::Broker);

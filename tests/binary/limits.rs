@@ -19,12 +19,13 @@ fn max_deliveries_handles_exactly_so_many_and_leaves_the_rest() {
         let count: usize = count;
         let done = home.acquit(&["run", "--max-deliveries", &count.to_string()]);
         assert_eq!((done.code, done.out.as_str()), (Some(0), ""), "{done:?}");
-        assert_eq!(
-            done.err.matches("acquit::decision").count(),
-            count,
-            "{}",
-            done.err
-        );
+        // Another partition may have been handed one before it was cancelled: it goes back unrun.
+        let decisions = done.err.lines().filter(|l| l.contains("acquit::decision"));
+        let (run, unrun): (Vec<_>, Vec<_>) = decisions.partition(|l| l.contains("outcome="));
+        assert_eq!(run.len(), count, "{}", done.err);
+        assert!(unrun.len() < partitions, "{}", done.err);
+        let given_back = unrun.iter().all(|l| l.contains("disposition=release"));
+        assert!(given_back, "{}", done.err);
         let (handled, left) = (home.get("results"), home.get("work"));
         assert_eq!((handled.len(), left.len()), (count, 30 - count));
         let attempts: Vec<_> = left

@@ -30,10 +30,6 @@ const LONG_FILES: &[(&str, &str)] = &[
         "actors/tests/supervisor_core.rs",
         "one theme: the core against its model",
     ),
-    (
-        "src/config/plan.rs",
-        "the plan and its making, one to one with raw.rs",
-    ),
     ("src/config/raw.rs", "mirrors config.toml one to one"),
     (
         "tests/command_handler.rs",

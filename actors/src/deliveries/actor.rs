@@ -281,8 +281,6 @@ fn deliver(world: &Rc<World>, completion: Completion) {
     if let Some(record) = &record {
         // Written down before it is said: the actor may be dying, and its mailbox with it.
         note_word(record, &message);
-    }
-    if let Some(record) = &record {
         let state = record.state.borrow();
         if let Some(addr) = &state.addr {
             addr.do_send(message);

@@ -2,7 +2,7 @@
 
 use crate::model::{Outcome, Receipt, RejectReason};
 
-/// What can happen to a delivery. The order is the table's in `design/settlement`'s terms.
+/// What can happen to a delivery, in the order of the machine's table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Event {
     /// It is concluded without running: ledger hit, poison, past a limit, too large.
