@@ -5,9 +5,9 @@
 //! |---|---|---|---|---|---|
 //! | Opened | wanted: → Subscribed; else → Quiet, Cancel | refuse | refuse | refuse | CloseSource |
 //! | OpenFailed | → Waiting, ArmReopen | refuse | refuse | refuse | – |
-//! | SourceLost | refuse | refuse | → Opening or Waiting, LoseDeliveries | likewise | – |
+//! | SourceLost | refuse | refuse | → Waiting, DropSource, LoseDeliveries, ArmReopen if wanted | likewise | – |
 //! | ReopenDue | – | wanted: → Opening, Open; else – | – | – | – |
-//! | ReopenAsked | – | – | → Opening, DropSource, LoseDeliveries, Open | likewise | – |
+//! | ReopenAsked | – | – | as SourceLost | likewise | – |
 //! | PauseAsked | not wanted | not wanted | → Quiet, Cancel | – | – |
 //! | ResumeAsked | wanted | → Opening, Open | – | → Subscribed, Resume | – |
 //! | DrainBegan | not wanted, for good | likewise | → Quiet, Cancel | – | – |
@@ -121,17 +121,12 @@ impl Subscription {
                 }
             }
             (S::Opening, E::OpenFailed) => self.wait(vec![]),
-            (S::Subscribed | S::Quiet, E::SourceLost) => {
+            // Never at once: what made this one end may end the next one as soon.
+            (S::Subscribed | S::Quiet, E::SourceLost | E::ReopenAsked) => {
                 self.wait(vec![A::DropSource, A::LoseDeliveries])
             }
             (S::Waiting, E::ReopenDue | E::ResumeAsked) if wanted => {
                 self.go(S::Opening, vec![A::Open])
-            }
-            (S::Subscribed | S::Quiet, E::ReopenAsked) if wanted => {
-                self.go(S::Opening, vec![A::DropSource, A::LoseDeliveries, A::Open])
-            }
-            (S::Subscribed | S::Quiet, E::ReopenAsked) => {
-                self.go(S::Waiting, vec![A::DropSource, A::LoseDeliveries])
             }
             (S::Subscribed, E::PauseAsked | E::DrainBegan) => self.go(S::Quiet, vec![A::Cancel]),
             (S::Quiet, E::ResumeAsked) if wanted => self.go(S::Subscribed, vec![A::Resume]),

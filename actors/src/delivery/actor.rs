@@ -30,7 +30,7 @@ use crate::ports::{
 };
 use crate::publisher::PublishRequest;
 use crate::settlement::{
-    Decision, Effect, Event, Final, PublishFailure, SettleFailure, State, Timer,
+    Decision, Effect, Event, Final, PublishFailure, SETTLE_TRIES_MAX, SettleFailure, State, Timer,
 };
 use crate::world::World;
 
@@ -589,7 +589,7 @@ impl DeliveryActor {
             State::Orphaned | State::Publishing { losing: true, .. }
         );
         if !can {
-            hand_back(adoption);
+            hand_back(&self.record, adoption);
             return;
         }
         self.record.take_over(adoption);
@@ -644,6 +644,7 @@ impl DeliveryActor {
     fn finish(&mut self, end: Final, ctx: &mut Context<Self>) {
         self.link.ended = true;
         let now = Instant::now();
+        let adoption;
         let (ended, waits_for_permit, lingers) = {
             let mut state = self.record.state.borrow_mut();
             for key in state.timers.take_all() {
@@ -652,12 +653,17 @@ impl DeliveryActor {
             state.permit = None;
             state.settler = None;
             state.addr = None;
+            adoption = state.adoption.take();
             (
                 self.ended(&state, end, now),
                 state.asked && state.started.is_none(),
                 state.handler == HandlerPart::AtWork,
             )
         };
+        // It came too late: nobody will read what stands behind this end in the mailbox.
+        if let Some(adoption) = adoption {
+            hand_back(&self.record, adoption);
+        }
         if waits_for_permit {
             self.world.limiter.do_send(CancelAsk {
                 ticket: self.record.id,
@@ -740,10 +746,26 @@ pub(crate) fn readmit(
     }
 }
 
-/// Gives a redelivery back that cannot be adopted any more: dropped unsettled it stays leased.
-fn hand_back(adoption: Adoption) {
-    let (reply, _) = SettleReply::channel();
-    adoption.settler.settle(Disposition::Release, reply);
+/// Gives a redelivery back that cannot be adopted any more: dropped unsettled it stays leased for
+/// as long as its channel lives. What cannot be given back costs the channel.
+fn hand_back(record: &Rc<DeliveryRecord>, adoption: Adoption) {
+    let partition = Rc::clone(&record.partition);
+    let deadline = partition.consumer.spec.settle_timeout;
+    actix::spawn(async move {
+        let generation = adoption.generation;
+        let mut settler = adoption.settler;
+        for _ in 0..SETTLE_TRIES_MAX {
+            let (reply, answer) = SettleReply::channel();
+            settler.settle(Disposition::Release, reply);
+            match tokio::time::timeout(deadline, answer).await {
+                Ok(Ok(SettleResult::NotSent(back))) => settler = back,
+                Ok(Ok(SettleResult::Done(_))) => return,
+                _ => break,
+            }
+        }
+        let slot = &partition.slot;
+        slot.do_send(ConsumerMessage::Reopen { generation });
+    });
 }
 
 fn abort_grace(handler: &crate::ports::Handler) -> Duration {

@@ -78,7 +78,7 @@ impl HandOut {
 
 pub(super) type Place = (QueueName, PartitionId);
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Queue {
     pub(super) ready: VecDeque<Message>,
     /// What is handed out and not settled, by message number, with its generation.

@@ -253,7 +253,12 @@ impl Default for ScriptedTransport {
 
 impl fmt::Debug for ScriptedTransport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ScriptedTransport").finish_non_exhaustive()
+        let broker = self.shared.broker();
+        let mut text = f.debug_struct("ScriptedTransport");
+        for (place, queue) in &broker.queues {
+            text.field(&format!("{} {}", place.0, place.1), queue);
+        }
+        text.finish_non_exhaustive()
     }
 }
 

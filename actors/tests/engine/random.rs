@@ -67,6 +67,9 @@ async fn schedule(seed: u64) {
         spec.retry.backoff.base = Duration::from_millis(200);
         spec.retry.way = *[RetryWay::Broker, RetryWay::Hold].choose(&mut rng).unwrap();
         let policies = [OnLeaseLost::Finish, OnLeaseLost::Abort];
+        // A message may come back twenty times here without any fault of its own; more often than
+        // this it goes round without a pause.
+        spec.crash_loop_limit = 200;
         spec.on_channel_lost = *policies.choose(&mut rng).unwrap();
         spec.on_lease_lost = *policies.choose(&mut rng).unwrap();
     });
