@@ -6,6 +6,7 @@ use crate::consumer::{PartitionShared, SubscriptionState};
 use crate::feed::FeedStatus;
 use crate::limiter::LimiterSnapshot;
 use crate::model::{ConsumerName, Counts, DeliveryId, MessageId, PartitionId, Phase, QueueName};
+use crate::ports::ManagedState;
 use crate::world::{World, millis};
 
 /// The engine at a moment.
@@ -19,6 +20,9 @@ pub struct Snapshot {
     pub uptime_ms: u64,
     /// The transport's name.
     pub transport: String,
+    /// The transport's connections; empty where it has none.
+    #[serde(default)]
+    pub connections: Vec<ManagedState>,
     /// The limiter.
     pub limiter: LimiterSnapshot,
     /// The consumers, as configured.
@@ -148,6 +152,7 @@ pub(crate) fn snapshot(world: &World) -> Snapshot {
         phase: world.phase.get(),
         uptime_ms: millis(world.now()),
         transport: world.transport.name().to_owned(),
+        connections: connections(world),
         limiter: world.book.snapshot(),
         consumers: consumers.collect(),
         feeds: world
@@ -220,4 +225,9 @@ pub(crate) fn in_flight(world: &World, max: usize) -> Vec<InFlight> {
             }
         })
         .collect()
+}
+
+fn connections(world: &World) -> Vec<ManagedState> {
+    let parts = world.transport.managed();
+    parts.iter().map(|part| part.state()).collect()
 }

@@ -224,8 +224,28 @@ pub struct CancelArgs {
 /// Arguments of `bench`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct BenchArgs {
-    /// What to measure: engine, memory, drain or idle
+    /// What to measure: engine, memory, drain or idle; or broker, a RabbitMQ of yours
     pub name: String,
+
+    /// broker: its URL
+    #[arg(long, value_name = "URL")]
+    pub url: Option<String>,
+
+    /// broker: the size of a body
+    #[arg(long, value_name = "BYTES", default_value_t = 256)]
+    pub body_bytes: usize,
+
+    /// broker: how many deliveries it may push ahead
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u16).range(1..))]
+    pub prefetch: u16,
+
+    /// broker: the type of the queue that is made and deleted
+    #[arg(long, value_name = "TYPE", default_value = "quorum", value_parser = ["quorum", "classic"])]
+    pub queue_type: String,
+
+    /// broker: how often all loops are run, by turns
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rounds: u32,
 
     /// How many deliveries; each benchmark has its own default
     #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]

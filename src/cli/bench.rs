@@ -1,6 +1,8 @@
 //! `acquit bench`: measures the engine on this machine. Every figure in the documentation comes
 //! from here or from an example; read ratios, not absolutes.
 
+mod broker;
+
 use std::future::pending;
 use std::io::{self, Write};
 use std::num::NonZeroU32;
@@ -31,9 +33,10 @@ pub(super) async fn bench(args: &BenchArgs) -> io::Result<Exit> {
         "memory" => memory(args.count.unwrap_or(100_000)).await,
         "drain" => drain(args.count.unwrap_or(10_000)).await,
         "idle" => idle().await,
+        "broker" => broker::broker(args).await,
         other => {
             let text = format!(
-                "acquit: no benchmark is called {other:?}; there are: engine, memory, drain, idle"
+                "acquit: no benchmark is called {other:?}; there are: engine, memory, drain, idle, broker"
             );
             writeln!(io::stderr().lock(), "{text}")?;
             Ok(Exit::Usage)

@@ -56,9 +56,9 @@ fn reply(known: &Known<'_>) -> Option<Outgoing> {
 }
 
 fn retry_copy(known: &Known<'_>) -> Outgoing {
-    let delay = known.backoff.as_millis();
-    let queue = QueueName::from(format!("{}.retry.{delay}", known.delivery.queue));
-    let mut out = copy_of(known, queue);
+    let mut out = copy_of(known, known.delivery.queue.clone());
+    out.partition = Some(known.delivery.partition);
+    out.delay = Some(known.backoff);
     let next = i64::from(known.delivery.attempt.next().get());
     out.headers.set(names::ATTEMPT, next);
     set_errors(&mut out, known);
@@ -97,6 +97,8 @@ fn copy_of(known: &Known<'_>, queue: QueueName) -> Outgoing {
     out.headers = delivery.headers.clone();
     out.content_type = delivery.content_type.clone();
     out.correlation_id = delivery.correlation_id.clone();
+    out.published_at = delivery.published_at;
+    out.properties = delivery.properties.clone();
     out
 }
 

@@ -6,6 +6,23 @@ use bytes::Bytes;
 
 use super::{Attempt, Generation, Headers, MessageId, PartitionId, QueueName, ReplayNumber};
 
+/// Properties of a message that mean nothing to us, and that a copy of it has to keep.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Properties {
+    /// How the body is encoded (`gzip`).
+    pub content_encoding: Option<String>,
+    /// Where its producer wants answers.
+    pub reply_to: Option<String>,
+    /// The message's type, as its producer names it.
+    pub kind: Option<String>,
+    /// The producing application.
+    pub app_id: Option<String>,
+    /// The user who published it, as the broker has verified it.
+    pub user_id: Option<String>,
+    /// The priority.
+    pub priority: Option<u8>,
+}
+
 /// One hand-over of a message: what the handler sees. How the broker is told stands apart, in
 /// the settler, so that a delivery can be read and kept without being able to settle.
 #[derive(Debug, Clone)]
@@ -32,6 +49,8 @@ pub struct Delivery {
     pub content_type: Option<String>,
     /// What its producer asked replies to carry.
     pub correlation_id: Option<String>,
+    /// What else its producer set, for copies of it.
+    pub properties: Option<Box<Properties>>,
     /// When it was published, where the broker or its producer says so.
     pub published_at: Option<SystemTime>,
     /// 1 + its failed attempts so far.
@@ -66,6 +85,7 @@ impl Delivery {
             headers: Headers::new(),
             content_type: None,
             correlation_id: None,
+            properties: None,
             published_at: None,
             attempt: Attempt::FIRST,
             replay: ReplayNumber::default(),

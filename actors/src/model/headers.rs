@@ -38,6 +38,15 @@ pub enum HeaderValue {
     Text(String),
     /// Raw bytes.
     Bytes(Bytes),
+    /// A moment, in whole seconds since 1970.
+    #[serde(skip_deserializing)]
+    Time(u64),
+    /// A list of values.
+    #[serde(skip_deserializing)]
+    List(Vec<HeaderValue>),
+    /// A table of names and values.
+    #[serde(skip_deserializing)]
+    Table(Headers),
 }
 
 impl HeaderValue {

@@ -16,7 +16,7 @@ mod retry;
 
 pub use capabilities::{Capabilities, DeliveryCounting};
 pub use counts::Counts;
-pub use delivery::Delivery;
+pub use delivery::{Delivery, Properties};
 pub use disposition::{Disposition, Receipt};
 pub use headers::{HeaderValue, Headers, names};
 pub use ids::{

@@ -1,8 +1,10 @@
 //! What we publish: replies, retry copies, dead letters, fed lines.
 
+use std::time::{Duration, SystemTime};
+
 use bytes::Bytes;
 
-use super::{Headers, MessageId, QueueName};
+use super::{Headers, MessageId, PartitionId, Properties, QueueName};
 
 /// One message on its way to a queue. Cloning is cheap for the body.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +24,14 @@ pub struct Outgoing {
     pub content_type: Option<String>,
     /// The id of the message this one answers.
     pub correlation_id: Option<String>,
+    /// The partition it has to go to; none: its key chooses.
+    pub partition: Option<PartitionId>,
+    /// How long it is to stay out of the queue: a retry copy's delay, held by the broker.
+    pub delay: Option<Duration>,
+    /// When the original was published, on copies.
+    pub published_at: Option<SystemTime>,
+    /// What else the original's producer set, on copies.
+    pub properties: Option<Box<Properties>>,
 }
 
 impl Outgoing {
@@ -35,6 +45,10 @@ impl Outgoing {
             headers: Headers::new(),
             content_type: None,
             correlation_id: None,
+            partition: None,
+            delay: None,
+            published_at: None,
+            properties: None,
         }
     }
 

@@ -7,6 +7,7 @@
 
 mod feed;
 mod handler;
+mod managed;
 mod observer;
 mod publisher;
 mod reply;
@@ -19,6 +20,7 @@ pub use handler::{
     AsyncFnHandler, BlockingHandler, DeliveryContext, DeliveryHandler, ErasedHandler, Handler,
     HandlerOutcome, RunControl, handler_fn,
 };
+pub use managed::{Managed, ManagedState};
 pub use observer::{DeliveryEnded, NoObserver, Observer};
 pub use publisher::{FeedCursor, PublishError, Publisher};
 pub use reply::{PublishReply, PublishSink, SettleReply, SettleResult, SettleSink};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::model::{Capabilities, ConsumerName, Generation, PartitionId, QueueName};
 
-use super::{BoxFuture, Publisher, Source, SourceError};
+use super::{BoxFuture, Managed, Publisher, Source, SourceError};
 
 /// An adapter for one kind of broker.
 pub trait Transport: Send + Sync + 'static {
@@ -22,6 +22,11 @@ pub trait Transport: Send + Sync + 'static {
 
     /// Gives the publisher.
     fn publisher(&self) -> Arc<dyn Publisher>;
+
+    /// Gives what the engine has to keep alive for it: its connections. None by default.
+    fn managed(&self) -> Vec<Arc<dyn Managed>> {
+        Vec::new()
+    }
 
     /// Closes it: what is under way is flushed, bounded by the transport's own deadline.
     fn close(&self) -> BoxFuture<'static, Result<(), TransportError>>;

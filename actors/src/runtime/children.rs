@@ -1,17 +1,19 @@
 //! The engine's children: how each is started, and started again.
 
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::consumer::{ConsumerActor, PartitionShared};
 use crate::deliveries::DeliveriesActor;
 use crate::delivery::DeliveryMessage;
 use crate::limiter::{Ask, AskMany, AskRefused, LimiterActor, PermitKey};
-use crate::model::{DeliveryId, Outcome, RejectReason};
+use crate::model::{DeliveryId, Outcome, Phase, RejectReason};
+use crate::ports::Managed;
 use crate::publisher::PublisherActor;
 use crate::settlement::State;
 use crate::shutdown::CoordinatorActor;
-use crate::supervision::{Child, ChildSpec, RestartPolicy};
+use crate::supervision::{Child, ChildSpec, ExitReason, Link, RestartPolicy};
 use crate::world::World;
 
 pub(super) fn future_child<F>(
@@ -33,6 +35,27 @@ where
         })
     };
     ChildSpec::new(name, RestartPolicy::Permanent, Box::new(start))
+}
+
+/// Hosts a part of the transport. Once the process drains, its end is no failure.
+pub(super) fn managed_child(world: &Rc<World>, part: &Arc<dyn Managed>) -> ChildSpec {
+    let name = part.name().to_owned();
+    let (world, part) = (Rc::clone(world), Arc::clone(part));
+    let start = move |link: Link| {
+        let (stop, work) = (link.stop_token(), part.run());
+        let (linked, world) = (link.clone(), Rc::clone(&world));
+        Child::future(link, async move {
+            tokio::select! {
+                () = work => {
+                    if world.phase.get() < Phase::Draining {
+                        linked.exit_with(ExitReason::Failed("it ended".to_owned()));
+                    }
+                }
+                () = stop.cancelled() => {}
+            }
+        })
+    };
+    ChildSpec::new(name, RestartPolicy::Transient, Box::new(start))
 }
 
 pub(super) fn limiter_child(world: &Rc<World>) -> ChildSpec {

@@ -5,7 +5,7 @@ mod commands;
 
 use children::{
     consumer_child, coordinator_child, deliveries_child, future_child, limiter_child,
-    publisher_child,
+    managed_child, publisher_child,
 };
 use commands::perform;
 
@@ -337,6 +337,7 @@ impl Engine {
                 future_child(world, "completions", deliver_completions)
                     .with_backoff(self.restart_backoff),
             )
+            .with_child(self.connections_child(world))
             .with_child(limiter_child(world).with_backoff(self.restart_backoff))
             .with_child(publisher_child(world).with_backoff(self.restart_backoff))
             .with_child(deliveries_child(world).with_backoff(self.restart_backoff))
@@ -345,6 +346,21 @@ impl Engine {
             .with_child(
                 coordinator_child(world, self.drain_timeout).with_backoff(self.restart_backoff),
             )
+    }
+
+    /// The transport's connections. What goes wrong with a broker is a state of theirs, and spends
+    /// nothing of the intensity: only an end that nobody asked for does.
+    fn connections_child(&self, world: &Rc<World>) -> ChildSpec {
+        let (world, intensity) = (Rc::clone(world), self.intensity);
+        let backoff = self.restart_backoff;
+        SupervisorActor::child_spec("connections", RestartPolicy::Permanent, move || {
+            let mut spec =
+                SupervisorSpec::new("connections", Strategy::OneForOne).with_intensity(intensity);
+            for part in world.transport.managed() {
+                spec = spec.with_child(managed_child(&world, &part).with_backoff(backoff));
+            }
+            spec
+        })
     }
 
     fn consumers_child(&self, world: &Rc<World>) -> ChildSpec {

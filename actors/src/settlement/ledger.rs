@@ -198,7 +198,16 @@ fn weight_of(value: &crate::model::HeaderValue) -> usize {
     let long = match value {
         HeaderValue::Text(text) => text.len(),
         HeaderValue::Bytes(bytes) => bytes.len(),
-        HeaderValue::Null | HeaderValue::Bool(_) | HeaderValue::Int(_) | HeaderValue::Float(_) => 0,
+        HeaderValue::List(list) => list.iter().map(weight_of).sum(),
+        HeaderValue::Table(headers) => headers
+            .iter()
+            .map(|(name, value)| name.len() + weight_of(value))
+            .sum(),
+        HeaderValue::Null
+        | HeaderValue::Bool(_)
+        | HeaderValue::Int(_)
+        | HeaderValue::Float(_)
+        | HeaderValue::Time(_) => 0,
     };
     std::mem::size_of::<HeaderValue>() + long
 }

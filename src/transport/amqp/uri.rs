@@ -67,3 +67,16 @@ impl AmqpUri {
         }
     }
 }
+
+impl AmqpUri {
+    /// TEMP
+    #[allow(missing_docs)]
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let port = text
+            .rsplit(':')
+            .next()
+            .and_then(|p| p.parse().ok())
+            .ok_or("port")?;
+        Ok(Self::local(port))
+    }
+}

@@ -1,0 +1,180 @@
+//! Opens one connection to one address, with a deadline for each step.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_rs::{Runtime, TokioRuntime};
+use lapin::tcp::{AMQPUriTcpExt, OwnedIdentity, OwnedTLSConfig};
+use lapin::uri::{
+    AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo, SASLMechanism,
+};
+use lapin::{Connection, ConnectionProperties};
+
+use super::super::options::{AmqpOptions, TlsOptions};
+use super::super::trouble::Trouble;
+use super::super::uri::AmqpUri;
+
+/// What is needed to open connections.
+#[derive(Debug, Clone)]
+pub(crate) struct Opener {
+    pub(crate) options: Arc<AmqpOptions>,
+    /// Which of our connections: part of its name at the broker.
+    pub(crate) role: &'static str,
+    pub(crate) runtime: TokioRuntime,
+}
+
+impl Opener {
+    pub(crate) fn new(
+        options: Arc<AmqpOptions>,
+        role: &'static str,
+        runtime: &tokio::runtime::Handle,
+    ) -> Self {
+        let runtime = Runtime::tokio_with_handle(runtime.clone());
+        Self {
+            options,
+            role,
+            runtime,
+        }
+    }
+}
+
+/// A step that begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    Connecting,
+    Handshake,
+}
+
+/// Connects to one address. Says when a step has been passed; each has `connect-timeout`.
+pub(crate) async fn connect(
+    opener: &Opener,
+    uri: &AmqpUri,
+    begins: impl Fn(Step) + Clone + Send + Sync + 'static,
+) -> Result<Connection, Trouble> {
+    let limit = opener.options.connect_timeout;
+    let address = uri.address();
+    let lookup = tokio::net::lookup_host((uri.host.clone(), uri.port));
+    let found = tokio::time::timeout(limit, lookup).await;
+    match found {
+        Err(_) => return Err(Trouble::timeout("looking up the name", &address, limit)),
+        Ok(Err(error)) => return Err(Trouble::resolve(&address, &error)),
+        Ok(Ok(mut found)) => {
+            if found.next().is_none() {
+                return Err(Trouble::no_address(&address));
+            }
+        }
+    }
+    begins(Step::Connecting);
+    let tls = if uri.tls {
+        tls_config(&opener.options.tls).map_err(Trouble::configuration)?
+    } else {
+        OwnedTLSConfig::default()
+    };
+    let handshake = begins.clone();
+    let connecting = Connection::connector(
+        lapin_uri(uri, &opener.options),
+        opener.runtime.clone(),
+        async move |uri, runtime| {
+            let stream = tcp(&uri, &tls, &runtime, limit).await?;
+            handshake(Step::Handshake);
+            Ok(stream)
+        },
+        properties(opener),
+    );
+    // The steps before the handshake have a deadline of their own inside.
+    match tokio::time::timeout(limit * 2, connecting).await {
+        Err(_) => Err(Trouble::timeout("the handshake", &address, limit)),
+        Ok(Err(error)) => Err(Trouble::of(&error).at(&address, uri)),
+        Ok(Ok(connection)) => Ok(connection),
+    }
+}
+
+async fn tcp(
+    uri: &AMQPUri,
+    tls: &OwnedTLSConfig,
+    runtime: &TokioRuntime,
+    limit: Duration,
+) -> lapin::Result<lapin::AsyncTcpStream<<async_rs::Tokio as async_rs::traits::Reactor>::TcpStream>>
+{
+    let connect = uri.connect_with_config_async(tls.as_ref(), runtime);
+    match tokio::time::timeout(limit, connect).await {
+        Ok(stream) => stream.map_err(lapin::Error::from),
+        Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
+    }
+}
+
+fn lapin_uri(uri: &AmqpUri, options: &AmqpOptions) -> AMQPUri {
+    let heartbeat = uri.heartbeat.unwrap_or_else(|| {
+        let seconds = options.heartbeat.as_secs();
+        u16::try_from(seconds).unwrap_or(u16::MAX)
+    });
+    let plain = plain_uri(uri);
+    AMQPUri {
+        query: AMQPQueryString {
+            heartbeat: Some(heartbeat),
+            auth_mechanism: options.tls.external.then_some(SASLMechanism::External),
+            ..plain.query
+        },
+        ..plain
+    }
+}
+
+/// The client's form of an address, without any option.
+pub(crate) fn plain_uri(uri: &AmqpUri) -> AMQPUri {
+    AMQPUri {
+        scheme: if uri.tls {
+            AMQPScheme::AMQPS
+        } else {
+            AMQPScheme::AMQP
+        },
+        authority: AMQPAuthority {
+            userinfo: AMQPUserInfo {
+                username: uri.user.clone(),
+                password: uri.password.reveal().to_owned(),
+            },
+            host: uri.host.clone(),
+            port: uri.port,
+        },
+        vhost: uri.vhost.clone(),
+        query: AMQPQueryString::default(),
+    }
+}
+
+fn properties(opener: &Opener) -> ConnectionProperties {
+    let name = format!(
+        "{} ({}, pid {})",
+        opener.options.connection_name,
+        opener.role,
+        std::process::id()
+    );
+    ConnectionProperties::default()
+        .with_connection_name(name.into())
+        .with_client_property("product".into(), "acquit".into())
+        .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into())
+}
+
+/// Reads the files of a TLS configuration, each time anew: renewed ones count at the next connect.
+fn tls_config(options: &TlsOptions) -> Result<OwnedTLSConfig, String> {
+    let read = |key: &str, path: &std::path::Path| {
+        std::fs::read(path)
+            .map_err(|error| format!("broker.{key}: {} cannot be read: {error}", path.display()))
+    };
+    let cert_chain = match &options.ca_file {
+        None => None,
+        Some(path) => Some(
+            String::from_utf8(read("ca-file", path)?)
+                .map_err(|_| format!("broker.ca-file: {} is not PEM text", path.display()))?,
+        ),
+    };
+    let identity = match (&options.cert_file, &options.key_file) {
+        (Some(cert), Some(key)) => Some(OwnedIdentity::PKCS8 {
+            pem: read("cert-file", cert)?,
+            key: read("key-file", key)?,
+        }),
+        _ => None,
+    };
+    Ok(OwnedTLSConfig {
+        identity,
+        cert_chain,
+    })
+}
