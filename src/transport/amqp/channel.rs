@@ -20,7 +20,7 @@ use lapin::options::{BasicAckOptions, BasicNackOptions, BasicRejectOptions};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::coalescer::{AckFrame, Coalescer, Return};
+use super::coalescer::{AckFrame, Coalescer, Return, flush_at};
 
 /// How long a decided ack waits for others to go with it.
 const FLUSH_AFTER: Duration = Duration::from_micros(500);
@@ -126,6 +126,12 @@ impl Shared {
             reader.wake();
         }
         true
+    }
+
+    /// A subscription begins, which pushes at most so many ahead.
+    pub(super) fn subscribed(&self, credit: u32) {
+        self.lock().coalescer.set_flush_at(flush_at(credit));
+        self.set_quiet(false);
     }
 
     /// Says whether the broker hands out nothing more, as we asked.

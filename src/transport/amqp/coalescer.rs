@@ -19,8 +19,16 @@
 
 use std::collections::VecDeque;
 
-/// So many decided acks are flushed without waiting for more.
-pub(super) const FLUSH_AT: usize = 16;
+/// The fewest decided acks that are flushed without waiting for more.
+const FLUSH_AT_MIN: usize = 16;
+
+/// So many decided acks are flushed without waiting for more: an eighth of what the broker may push
+/// ahead, so that it never runs dry over acks that wait.
+pub(super) fn flush_at(credit: u32) -> usize {
+    usize::try_from(credit / 8)
+        .unwrap_or(usize::MAX)
+        .max(FLUSH_AT_MIN)
+}
 
 /// What a broker is told about one delivery, besides an ack.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,6 +78,7 @@ pub(super) struct Coalescer<T> {
     open: usize,
     acked: usize,
     returned: usize,
+    flush_at: usize,
 }
 
 impl<T> Coalescer<T> {
@@ -81,7 +90,13 @@ impl<T> Coalescer<T> {
             open: 0,
             acked: 0,
             returned: 0,
+            flush_at: FLUSH_AT_MIN,
         }
+    }
+
+    /// Sets how many decided acks are flushed without waiting for more.
+    pub(super) fn set_flush_at(&mut self, count: usize) {
+        self.flush_at = count.max(1);
     }
 
     /// Counts what is handed out and not decided.
@@ -98,7 +113,7 @@ impl<T> Coalescer<T> {
     /// Tells whether a flush should not wait for more: enough is decided, nothing more can be, or
     /// something goes back to the broker.
     pub(super) fn is_due(&self) -> bool {
-        self.acked >= FLUSH_AT || self.returned > 0 || (self.open == 0 && self.acked > 0)
+        self.acked >= self.flush_at || self.returned > 0 || (self.open == 0 && self.acked > 0)
     }
 
     /// A delivery arrived.
@@ -298,7 +313,7 @@ mod tests {
     #[test]
     fn it_is_due_when_enough_is_decided_or_nothing_more_can_be() {
         let mut coalescer = with(40, &[]);
-        for tag in 1..FLUSH_AT as u64 {
+        for tag in 1..FLUSH_AT_MIN as u64 {
             coalescer.decide(tag, tag, None).unwrap();
             assert!(!coalescer.is_due());
         }
@@ -308,6 +323,17 @@ mod tests {
         assert!(last.is_due());
         frames(&mut last);
         assert!(!last.is_due());
+    }
+
+    #[test]
+    fn it_waits_for_more_the_more_the_broker_may_push_ahead() {
+        let seen: Vec<_> = [1, 128, 200, 1000].map(flush_at).to_vec();
+        assert_eq!(seen, [16, 16, 25, 125]);
+        let mut coalescer = with(10, &[1, 2]);
+        coalescer.set_flush_at(3);
+        assert!(!coalescer.is_due());
+        coalescer.decide(3, 3, None).unwrap();
+        assert!(coalescer.is_due());
     }
 
     #[derive(Debug, Clone)]

@@ -128,7 +128,7 @@ impl Reader {
             arguments,
         );
         self.consumer = Some(within(limit, "subscribing", consume).await?);
-        self.shared.set_quiet(false);
+        self.shared.subscribed(self.subscription.credit);
         Ok(())
     }
 
