@@ -14,8 +14,8 @@ use crate::model::{
     Outgoing, Publication,
 };
 use crate::settlement::{
-    BookBounds, Counts, CrashLoop, CrashVerdict, Decision, FailureBook, Handover, LedgerBounds,
-    LedgerEntry, LedgerKey, OutcomeLedger, Telling,
+    BookBounds, ChannelId, Counts, CrashLoop, CrashVerdict, Decision, FailureBook, Handover,
+    LedgerBounds, LedgerEntry, LedgerKey, OutcomeLedger, SettlementNumber, Telling,
 };
 
 /// How many first errors are kept.
@@ -53,6 +53,7 @@ pub(crate) struct Remembered<'a> {
     pub(crate) generation: Generation,
     pub(crate) decision: Decision,
     pub(crate) sent: bool,
+    pub(crate) settlement: Option<SettlementNumber>,
     pub(crate) owed: Option<Outgoing>,
     pub(crate) now: Duration,
 }
@@ -104,9 +105,41 @@ impl Ledger {
             decision: remembered.decision,
             owed: remembered.owed,
             sent: remembered.sent,
-            number: None,
+            number: remembered.settlement,
         };
         self.outcomes.remember(entry, remembered.now);
+    }
+
+    /// A channel was opened that may push so many ahead. `None` where the broker answers
+    /// settlements: nothing has to be proven there.
+    pub(crate) fn channel_opened(&mut self, credit: u32) -> Option<ChannelId> {
+        if self.telling == Telling::ByDeliveryCount {
+            return None;
+        }
+        let channel = self.outcomes.opened();
+        self.subscribed(channel, credit);
+        Some(channel)
+    }
+
+    /// A channel subscribes anew. Counted twice over: the frames of one flush may leave in another
+    /// order than they are counted in, and a flush is never larger than the credit.
+    pub(crate) fn subscribed(&mut self, channel: ChannelId, credit: u32) {
+        self.outcomes.subscribed(channel, credit.saturating_mul(2));
+    }
+
+    /// A channel handed one more out.
+    pub(crate) fn delivered(&mut self, channel: ChannelId) {
+        self.outcomes.delivered(channel);
+    }
+
+    /// A settlement may have been sent; told in the order sent.
+    pub(crate) fn sent(&mut self, channel: ChannelId) -> Option<SettlementNumber> {
+        self.outcomes.sent(channel)
+    }
+
+    /// A channel is gone.
+    pub(crate) fn channel_ended(&mut self, channel: ChannelId, now: Duration) {
+        self.outcomes.ended(channel, now);
     }
 
     /// Answers an arrival that is the redelivery of concluded work.
@@ -310,6 +343,7 @@ mod tests {
             generation: Generation(1),
             decision,
             sent: true,
+            settlement: None,
             owed: None,
             now: Duration::ZERO,
         });

@@ -118,7 +118,11 @@ impl ConsumerActor {
                     ctx.notify_later(ConsumerMessage::ReopenDue, delay);
                 }
                 SubscriptionAction::Cancel => self.order(PumpOrder::Cancel),
-                SubscriptionAction::Resume => self.order(PumpOrder::Resume),
+                SubscriptionAction::Resume => {
+                    let credit = self.credit(self.partition.consumer.permits.get());
+                    self.count_subscription(credit);
+                    self.order(PumpOrder::Resume);
+                }
                 SubscriptionAction::CloseSource => self.order(PumpOrder::Close),
                 SubscriptionAction::DropSource => self.pump = None,
                 SubscriptionAction::LoseDeliveries => self.lose_deliveries(),
@@ -139,10 +143,24 @@ impl ConsumerActor {
         }
     }
 
+    fn credit(&self, permits: u32) -> u32 {
+        let spec = &self.partition.consumer.spec;
+        spec.credit(permits, &self.world.capabilities)
+    }
+
+    /// The channel subscribes once more, before anything of it arrives.
+    fn count_subscription(&self, credit: u32) {
+        if let Some(channel) = self.partition.channel.get() {
+            let mut ledger = self.world.ledger.borrow_mut();
+            ledger.subscribed(channel, credit);
+        }
+    }
+
     fn open(&mut self, ctx: &mut Context<Self>) {
         self.partition.quiet.set(false);
         let generation = self.partition.generation.get().next();
         self.partition.generation.set(generation);
+        let credit = self.credit(self.partition.consumer.permits.get());
         let consumer = &self.partition.consumer;
         let spec = SourceSpec {
             consumer: consumer.spec.name.clone(),
@@ -150,9 +168,7 @@ impl ConsumerActor {
             partition: self.partition.id,
             partitions: consumer.spec.partitions.get(),
             generation,
-            credit: consumer
-                .spec
-                .credit(consumer.permits.get(), &self.world.capabilities),
+            credit,
         };
         let addr = ctx.address();
         let report = Rc::new(move |report: PumpReport| {
@@ -165,6 +181,9 @@ impl ConsumerActor {
         match report {
             PumpReport::Arrived(batch) => self.arrived(batch),
             PumpReport::Opened => {
+                let credit = self.credit(self.partition.consumer.permits.get());
+                let channel = self.world.ledger.borrow_mut().channel_opened(credit);
+                self.partition.channel.set(channel);
                 if !self.in_trouble {
                     *self.partition.trouble.borrow_mut() = None;
                 }
@@ -218,6 +237,10 @@ impl ConsumerActor {
 
     /// Tells all deliveries of earlier generations that their channel is gone.
     fn lose_deliveries(&mut self) {
+        if let Some(channel) = self.partition.channel.take() {
+            let now = self.world.now();
+            self.world.ledger.borrow_mut().channel_ended(channel, now);
+        }
         self.held.clear();
         for record in self.own_deliveries() {
             self.tell(&record, DeliveryMessage::Happened(Event::ChannelLost));
@@ -246,6 +269,9 @@ impl ConsumerActor {
         self.partition
             .counters
             .arrived(arrival.delivery.redelivered);
+        if let Some(channel) = self.partition.channel.get() {
+            self.world.ledger.borrow_mut().delivered(channel);
+        }
         let holders = self.world.registry.same_work(&arrival.delivery);
         let Some(arrival) = self.offer_for_adoption(arrival, &holders) else {
             return;
@@ -631,8 +657,8 @@ impl Handler<ConsumerMessage> for ConsumerActor {
             ConsumerMessage::Paused | ConsumerMessage::Resumed => {}
             ConsumerMessage::PauseOverlong => self.pause_overlong(),
             ConsumerMessage::Scaled { permits } => {
-                let spec = &self.partition.consumer.spec;
-                let credit = spec.credit(permits, &self.world.capabilities);
+                let credit = self.credit(permits);
+                self.count_subscription(credit);
                 self.order(PumpOrder::SetCredit(credit));
             }
             ConsumerMessage::BeginDrain => {

@@ -8,8 +8,9 @@ use tokio::time::Instant;
 
 use crate::limiter::ConsumerIndex;
 use crate::model::{Counts, Disposition, Generation, Outcome, PartitionId};
-use crate::settlement::Final;
+use crate::settlement::{ChannelId, Final, SettlementNumber};
 use crate::supervision::Slot;
+use crate::world::World;
 
 use super::{ConsumerActor, ConsumerSpec, SubscriptionState};
 
@@ -28,6 +29,8 @@ pub(crate) struct PartitionShared {
     pub(crate) consumer: Rc<ConsumerShared>,
     pub(crate) slot: Slot<ConsumerActor>,
     pub(crate) generation: Cell<Generation>,
+    /// The channel of the present generation, as the ledger counts it.
+    pub(crate) channel: Cell<Option<ChannelId>>,
     pub(crate) counters: Counters,
     /// Desired state: who paused it, why and since when.
     pub(crate) paused: RefCell<Option<PauseNote>>,
@@ -53,6 +56,7 @@ impl PartitionShared {
             consumer,
             slot: Slot::new(),
             generation: Cell::default(),
+            channel: Cell::default(),
             counters: Counters::default(),
             paused: RefCell::default(),
             state: Cell::new(SubscriptionState::Waiting),
@@ -63,6 +67,19 @@ impl PartitionShared {
             troubles: Cell::default(),
             deaths: Cell::default(),
         }
+    }
+
+    /// Counts a settlement that may have been sent on a generation, in the order sent.
+    pub(crate) fn count_sent(
+        &self,
+        world: &World,
+        generation: Generation,
+    ) -> Option<SettlementNumber> {
+        let channel = self.channel.get()?;
+        if generation != self.generation.get() {
+            return None;
+        }
+        world.ledger.borrow_mut().sent(channel)
     }
 
     /// Writes down that it is paused; a pause that stands keeps its reason and its beginning.

@@ -22,10 +22,10 @@ use crate::delivery::{
     Completion, DeliveryMessage, DeliveryRecord, HandlerPart, TimerKind, readmit, remember,
     start_delivery,
 };
-use crate::model::{Backoff, DeliveryId, Disposition, Outcome, Phase, RejectReason};
-use crate::ports::HandlerOutcome;
+use crate::model::{Backoff, DeliveryId, Disposition, Outcome, Phase, Receipt, RejectReason};
+use crate::ports::{HandlerOutcome, SettleResult};
 use crate::publisher::Published;
-use crate::settlement::{Effect, Event, Machine, State};
+use crate::settlement::{Effect, Event, Machine, SettleFailure, State};
 use crate::supervision::StopActor;
 use crate::world::World;
 
@@ -281,6 +281,7 @@ fn deliver(world: &Rc<World>, completion: Completion) {
     if let Some(record) = &record {
         // Written down before it is said: the actor may be dying, and its mailbox with it.
         note_word(record, &message);
+        note_sent(world, record, &message);
         let state = record.state.borrow();
         if let Some(addr) = &state.addr {
             addr.do_send(message);
@@ -288,6 +289,23 @@ fn deliver(world: &Rc<World>, completion: Completion) {
         }
     }
     late_word(world, delivery, record, &message);
+}
+
+/// Numbers a settlement that may have been sent: here they come in the order sent.
+fn note_sent(world: &World, record: &DeliveryRecord, message: &DeliveryMessage) {
+    let DeliveryMessage::Settled { result, .. } = message else {
+        return;
+    };
+    match result {
+        SettleResult::Done(Receipt::Sent) | SettleResult::Failed(SettleFailure::Unknown) => {
+            let generation = record.state.borrow().generation;
+            let number = record.partition.count_sent(world, generation);
+            record.state.borrow_mut().number = number;
+        }
+        SettleResult::Done(Receipt::Confirmed)
+        | SettleResult::NotSent(_)
+        | SettleResult::Failed(_) => {}
+    }
 }
 
 /// Writes a handler's word down.

@@ -589,7 +589,7 @@ impl DeliveryActor {
             State::Orphaned | State::Publishing { losing: true, .. }
         );
         if !can {
-            hand_back(&self.record, adoption);
+            hand_back(&self.world, &self.record, adoption);
             return;
         }
         self.record.take_over(adoption);
@@ -662,7 +662,7 @@ impl DeliveryActor {
         };
         // It came too late: nobody will read what stands behind this end in the mailbox.
         if let Some(adoption) = adoption {
-            hand_back(&self.record, adoption);
+            hand_back(&self.world, &self.record, adoption);
         }
         if waits_for_permit {
             self.world.limiter.do_send(CancelAsk {
@@ -748,8 +748,8 @@ pub(crate) fn readmit(
 
 /// Gives a redelivery back that cannot be adopted any more: dropped unsettled it stays leased for
 /// as long as its channel lives. What cannot be given back costs the channel.
-fn hand_back(record: &Rc<DeliveryRecord>, adoption: Adoption) {
-    let partition = Rc::clone(&record.partition);
+fn hand_back(world: &Rc<World>, record: &Rc<DeliveryRecord>, adoption: Adoption) {
+    let (world, partition) = (Rc::clone(world), Rc::clone(&record.partition));
     let deadline = partition.consumer.spec.settle_timeout;
     actix::spawn(async move {
         let generation = adoption.generation;
@@ -759,7 +759,10 @@ fn hand_back(record: &Rc<DeliveryRecord>, adoption: Adoption) {
             settler.settle(Disposition::Release, reply);
             match tokio::time::timeout(deadline, answer).await {
                 Ok(Ok(SettleResult::NotSent(back))) => settler = back,
-                Ok(Ok(SettleResult::Done(_))) => return,
+                Ok(Ok(SettleResult::Done(_))) => {
+                    let _ = partition.count_sent(&world, generation);
+                    return;
+                }
                 _ => break,
             }
         }
@@ -817,6 +820,7 @@ pub(crate) fn remember(world: &World, record: &DeliveryRecord, decision: Decisio
         generation: state.generation,
         decision,
         sent,
+        settlement: state.number,
         owed,
         now: world.now(),
     });

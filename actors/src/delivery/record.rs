@@ -17,7 +17,7 @@ use crate::model::{
     Delivery, DeliveryId, Disposition, Generation, Outcome, Outgoing, Publication, Receipt,
 };
 use crate::ports::{Arrival, RunControl, Settler};
-use crate::settlement::{Machine, Rules, State};
+use crate::settlement::{Machine, Rules, SettlementNumber, State};
 use crate::timer::TimerKey;
 
 use super::DeliveryActor;
@@ -61,6 +61,8 @@ pub(crate) struct DeliveryState {
     /// A settlement that waits until the broker hands out nothing more.
     pub(crate) deferred: Option<Disposition>,
     pub(crate) settling_since: Option<Instant>,
+    /// The place of its settlement in the order sent on its channel.
+    pub(crate) number: Option<SettlementNumber>,
     pub(crate) lease: Option<Duration>,
     pub(crate) lease_from: Instant,
     /// Deliveries of the same id that wait for this one's end.
@@ -166,6 +168,7 @@ impl DeliveryRecord {
                 asked: false,
                 deferred: None,
                 settling_since: None,
+                number: None,
                 lease: arrival.lease,
                 lease_from: now,
                 followers: Vec::new(),
@@ -189,6 +192,7 @@ impl DeliveryRecord {
         let mut state = self.state.borrow_mut();
         state.settler = Some(adoption.settler);
         state.settler_taken = false;
+        state.number = None;
         state.generation = adoption.generation;
         state.lease = adoption.lease;
         state.lease_from = Instant::now();
