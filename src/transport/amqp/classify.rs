@@ -166,7 +166,7 @@ fn of_io(error: &io::Error) -> AmqpError {
 }
 
 /// An error of TLS stands inside the error of the socket, perhaps a few layers down.
-fn tls_cause(error: &io::Error) -> Option<&rustls::Error> {
+pub(super) fn tls_cause(error: &io::Error) -> Option<&rustls::Error> {
     let mut cause: Option<&(dyn std::error::Error + 'static)> =
         error.get_ref().map(|inner| inner as _);
     // Bounded: a chain of causes that goes in a circle must not hold us.

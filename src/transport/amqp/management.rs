@@ -16,6 +16,7 @@ use serde_json::Value;
 use ureq::Agent;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, TlsProvider};
 
+use super::classify::tls_cause;
 use super::error::clean;
 use super::facts::{BrokerVersion, Known, QueueFacts};
 use super::options::{ManagementOptions, TlsOptions};
@@ -57,6 +58,14 @@ pub enum ManagementError {
         /// Why.
         text: String,
     },
+    /// TLS failed.
+    #[error(
+        "TLS with the management API: {text}; it is for the host of `broker.management.url`, and trusts `broker.tls.ca-file`, else this system's certificates"
+    )]
+    Tls {
+        /// Why.
+        text: String,
+    },
     /// No answer within the deadline.
     #[error("no answer of the management API within {}", humantime::format_duration(*after))]
     Timeout {
@@ -79,6 +88,7 @@ impl ManagementError {
             Self::Url { .. } | Self::CaFile { .. } => 2,
             Self::CredentialsRefused
             | Self::Unreachable { .. }
+            | Self::Tls { .. }
             | Self::Timeout { .. }
             | Self::Answer { .. } => 14,
             Self::NotAllowed => 15,
@@ -232,6 +242,9 @@ impl Management {
             },
             ureq::Error::BodyExceedsLimit(_) => ManagementError::Answer {
                 text: format!("more than {ANSWER_MAX} bytes"),
+            },
+            ureq::Error::Io(error) if let Some(tls) = tls_cause(error) => ManagementError::Tls {
+                text: clean(&tls.to_string()),
             },
             ureq::Error::Protocol(_) => ManagementError::Answer {
                 text: clean(&error.to_string()),

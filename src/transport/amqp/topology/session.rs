@@ -13,7 +13,8 @@ use lapin::{Connection, ConnectionProperties};
 
 use super::super::classify::classify;
 use super::super::error::{AmqpError, TlsTrouble, clean};
-use super::super::facts::BrokerFacts;
+use super::super::facts::{BrokerFacts, Known};
+use super::super::greeting::broker_version;
 use super::super::options::{AmqpOptions, TlsOptions};
 use super::super::uri::AmqpUri;
 use super::apply::{Topology, TopologyError, bounded};
@@ -44,7 +45,7 @@ pub struct Report {
     pub missing_rights: Vec<AmqpError>,
     /// Consumers whose retry ladder could not be made, and why.
     pub without_ladder: BTreeMap<ConsumerName, AmqpError>,
-    /// What the management API tells.
+    /// What the management API tells; without one, the broker's version from its greeting.
     pub facts: BrokerFacts,
     /// Whether the arguments of what exists were compared: by the management API, or by applying.
     pub is_compared: bool,
@@ -61,8 +62,13 @@ pub struct Report {
 pub async fn perform(options: &AmqpOptions, task: Task) -> Result<Report, TopologyError> {
     // What no broker can hold is said before one is asked.
     let queues = desired(options)?.queues.len();
-    let connection = connect(options).await?;
-    let done = on(&connection, options, task).await;
+    let (connection, uri) = connect(options).await?;
+    let mut done = on(&connection, options, task).await;
+    if let Ok(report) = &mut done
+        && report.facts.version == Known::Unknown
+    {
+        report.facts.version = broker_version(uri, options).await;
+    }
     let closed = connection.close(200, "done".into());
     // The socket closes with the connection at the latest.
     let _ = bounded("connection.close", options.answer_timeout, closed).await;
@@ -96,11 +102,11 @@ async fn on(
     Ok(report)
 }
 
-async fn connect(options: &AmqpOptions) -> Result<Connection, AmqpError> {
+async fn connect(options: &AmqpOptions) -> Result<(Connection, &AmqpUri), AmqpError> {
     let mut failure = None;
     for uri in &options.uris {
         match connect_to(uri, options).await {
-            Ok(connection) => return Ok(connection),
+            Ok(connection) => return Ok((connection, uri)),
             Err(error) => {
                 let unreachable = matches!(
                     error,
