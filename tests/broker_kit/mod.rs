@@ -1,0 +1,54 @@
+//! Private brokers for tests, and what stands between them and a client.
+//!
+//! A test binary includes this folder with `#[path = "../broker_kit/mod.rs"] mod broker_kit;`. It gives:
+//!
+//! - [`SharedBroker`]: one RabbitMQ node for all tests, with a virtual host for each test (milliseconds);
+//! - [`Node`] and [`Cluster`]: nodes that a test may kill (seconds to start).
+//!
+//! Everything listens on loopback, lives in a temporary folder, and ends with the test process, however that ends.
+//! What goes wrong inside the kit is a panic that says so: a test has nothing better to do with it.
+
+#![allow(
+    dead_code,
+    unused_imports,
+    reason = "each test binary uses its own part of the kit"
+)]
+
+mod admin;
+mod cluster;
+mod control;
+mod ground;
+mod node;
+mod shared;
+
+use std::time::{Duration, Instant};
+
+pub(crate) use admin::{Admin, ConnectionInfo, PolicyTarget, QueueInfo};
+pub(crate) use cluster::Cluster;
+pub(crate) use control::{Control, EvalError};
+pub(crate) use node::{Node, NodeOptions};
+pub(crate) use shared::{SharedBroker, Vhost};
+
+/// No wait in the kit is longer than this, but for the start of a node.
+pub(crate) const BOUND: Duration = Duration::from_secs(30);
+
+/// Waits until `look` finds something, within [`BOUND`].
+pub(crate) async fn eventually<T, F>(what: &str, mut look: F) -> T
+where
+    F: AsyncFnMut() -> Option<T>,
+{
+    let start = Instant::now();
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(start.elapsed() < BOUND, "not within {BOUND:?}: {what}");
+        pause(Duration::from_millis(20)).await;
+    }
+}
+
+/// Other processes have no way to wake us.
+async fn pause(time: Duration) {
+    // tidy-allow: sleep: the pause between two looks of a bounded wait
+    tokio::time::sleep(time).await;
+}
