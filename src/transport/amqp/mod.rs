@@ -27,7 +27,6 @@ mod reply_text;
 mod source;
 pub mod topology;
 mod transport;
-mod trouble;
 mod uri;
 
 pub use bare::{BareAck, BareClient, BareError};
