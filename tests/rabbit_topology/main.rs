@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use acquit::cli::{Exit, TopologyAction, show_topology};
 use acquit::model::QueueName;
 use acquit::transport::amqp::error::{ObjectKind, Right};
-use acquit::transport::amqp::topology::{Change, Ladder, Report, Task, TopologyError, perform};
+use acquit::transport::amqp::topology::{
+    Change, Ladder, Report, Task, Topology, TopologyError, perform,
+};
 use acquit::transport::amqp::{
     AmqpConsumer, AmqpError, AmqpOptions, Known, Partitioning, QueueType,
 };
@@ -288,6 +290,47 @@ async fn rights_are_told_without_touching_a_message() {
         .expect("answered");
     let got = got.expect("the message is there");
     assert!(!got.redelivered);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_read_only_user_is_ready_without_declaring_and_without_a_ladder() {
+    let place = Place::new().await;
+    let owner = declare(&place, "tasks", &[("x-queue-type", text("quorum"))]).await;
+    let mut options = place.options(vec![AmqpConsumer::new("c", "tasks")]);
+    let reader = place.user(["", "", "^tasks$"]).await;
+    let reading = place.connect_as(&reader).await;
+    let ready = async |connection: &Connection, options: &AmqpOptions, declare| {
+        let topology = Topology::new(connection, options).expect("valid");
+        topology.ready(declare).await
+    };
+    let found = ready(&reading, &options, false).await.expect("ready");
+    assert!(found.without_ladder.is_empty());
+    let error = ready(&reading, &options, true)
+        .await
+        .expect_err("it may not declare");
+    assert_eq!(error.exit_code(), 15, "{error}");
+
+    // Retry copies are published: that right is missed at the start.
+    options.consumers[0].ladder = vec![Duration::from_secs(1)];
+    let error = ready(&reading, &options, false)
+        .await
+        .expect_err("it may not write");
+    assert!(
+        error
+            .to_string()
+            .contains("may not write exchange \"amq.default\""),
+        "{error}"
+    );
+
+    let found = ready(&owner, &options, false).await.expect("ready");
+    assert_eq!(found.without_ladder.len(), 1);
+    let found = ready(&owner, &options, true).await.expect("ready");
+    assert!(found.without_ladder.is_empty());
+    options.consumers[0].queue = "missing".into();
+    let error = ready(&owner, &options, false)
+        .await
+        .expect_err("it is missing");
+    assert_eq!(error.exit_code(), 11, "{error}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -84,7 +84,13 @@ impl Place {
     }
 
     pub(crate) async fn connect(&self) -> Connection {
-        let uri = format!("amqp://guest:guest@127.0.0.1:{}/{}", self.port, self.vhost);
+        self.connect_as("guest").await
+    }
+
+    /// A connection of a user whose password is the name.
+    pub(crate) async fn connect_as(&self, user: &str) -> Connection {
+        let (port, vhost) = (self.port, &self.vhost);
+        let uri = format!("amqp://{user}:{user}@127.0.0.1:{port}/{vhost}");
         let connecting = Connection::connect(&uri, ConnectionProperties::default());
         connecting.await.expect("connected")
     }

@@ -5,6 +5,8 @@
 //! goes by one fixed routing key, and it must be the partition's, or a retry would break the order
 //! of another. A queue without partitions has `<queue>.retry.<ms>`.
 //!
+//! Other steps make other rungs. Rungs of former steps stay, and give back what is in them.
+//!
 //! A time to live per queue, not per message: in one queue, messages with different times wait for
 //! the one before them.
 

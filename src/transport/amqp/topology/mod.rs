@@ -7,6 +7,7 @@ mod apply;
 mod diff;
 mod ladder;
 mod plan;
+mod ready;
 mod rights;
 mod session;
 mod warnings;
@@ -18,6 +19,7 @@ pub use plan::{
     Argument, BindingSpec, Desired, ExchangeSpec, PlanError, QueueSpec, Role, desired,
     partition_queue,
 };
+pub use ready::Ready;
 pub use rights::{Needs, needs};
 pub use session::{Report, Task, perform};
 pub use warnings::{ConsumerLimits, warnings};
