@@ -6,8 +6,10 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use acquit_actors::limiter::{LimiterLimits, Rate};
-use acquit_actors::model::QueueName;
-use acquit_actors::ports::{BoxFuture, Observer, PublishReply, Transport};
+use acquit_actors::model::{QueueName, RetryWay};
+use acquit_actors::ports::{
+    BoxFuture, Observer, PublishReply, Publisher, Transport, TransportError,
+};
 use acquit_actors::supervision::Intensity;
 use acquit_actors::{
     ConsumerSpec, Engine, Handle, LedgerLimits, Prefetch, RetryPolicy, StartError,
@@ -21,6 +23,8 @@ use crate::config::{
 use crate::control::{Desk, DeskError, QueueDepth};
 use crate::feed::{FileFeedSettings, file_feed, parse_line};
 use crate::handlers::{self, CommandSpec, ExitTable, ExitVerdict, HandlerError, HandlerSpec};
+use crate::transport::amqp::topology::{Prepared, TopologyError, prepare};
+use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri};
 use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
@@ -32,6 +36,17 @@ pub enum AppError {
     /// The broker could not be opened, or refuses a queue.
     #[error(transparent)]
     Broker(#[from] EmbeddedError),
+    /// A RabbitMQ could not be reached, or refuses what the plan needs.
+    #[error("the broker {address}: {source}")]
+    Amqp {
+        /// Its addresses.
+        address: String,
+        /// Why.
+        source: TopologyError,
+    },
+    /// The transport could not be made.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
     /// A handler can never run.
     #[error("consumer {consumer:?}: {source}")]
     Handler {
@@ -54,19 +69,64 @@ impl AppError {
         match self {
             Self::Handler { .. } | Self::Plan(_) => true,
             Self::Broker(error) => !error.is_transient(),
-            Self::Start(_) => false,
+            Self::Transport(TransportError::Configuration(_)) => true,
+            Self::Start(_) | Self::Amqp { .. } | Self::Transport(_) => false,
         }
     }
 }
 
-/// Opens the broker of a plan.
+/// The broker of a plan, opened.
+#[derive(Debug, Clone)]
+pub enum Broker {
+    /// In this process.
+    Embedded(EmbeddedTransport),
+    /// A RabbitMQ.
+    Amqp {
+        /// The transport.
+        transport: AmqpTransport,
+        /// How it is used.
+        options: Arc<AmqpOptions>,
+    },
+}
+
+impl Broker {
+    /// Gives the transport.
+    pub fn transport(&self) -> Arc<dyn Transport> {
+        match self {
+            Self::Embedded(embedded) => Arc::new(embedded.clone()),
+            Self::Amqp { transport, .. } => Arc::new(transport.clone()),
+        }
+    }
+
+    /// Gives the desk of a plan on it.
+    pub fn desk(&self, plan: &Plan) -> Arc<dyn Desk> {
+        match self {
+            Self::Embedded(embedded) => Arc::new(EmbeddedDesk::new(plan, embedded)),
+            Self::Amqp { transport, .. } => Arc::new(AmqpDesk::new(plan, transport)),
+        }
+    }
+}
+
+/// What was found out about a broker before anything runs on it.
+#[derive(Debug, Clone, Default)]
+pub struct Readiness {
+    /// What a RabbitMQ said; `None` for the embedded broker.
+    pub prepared: Option<Prepared>,
+}
+
+/// Opens the broker of a plan. A RabbitMQ is not asked yet: see [`make_ready`].
 ///
 /// # Errors
-/// [`AppError::Broker`].
-pub fn open_broker(plan: &Plan) -> Result<EmbeddedTransport, AppError> {
+/// [`AppError::Broker`], [`AppError::Transport`].
+pub fn open_broker(plan: &Plan) -> Result<Broker, AppError> {
+    if let Some(options) = amqp_options(plan) {
+        let transport = AmqpTransport::open(options.clone())?;
+        let options = Arc::new(options);
+        return Ok(Broker::Amqp { transport, options });
+    }
     let location = match &plan.broker.url {
-        BrokerUrl::Memory => Location::Memory,
         BrokerUrl::Embedded(dir) => Location::Dir(dir.clone()),
+        _ => Location::Memory,
     };
     let sync = match plan.broker.sync {
         config::Sync::Always => Sync::Always,
@@ -75,19 +135,57 @@ pub fn open_broker(plan: &Plan) -> Result<EmbeddedTransport, AppError> {
     let options = EmbeddedOptions::new(location)
         .with_sync(sync)
         .with_lease(plan.broker.lease);
-    Ok(EmbeddedTransport::open(options)?)
+    Ok(Broker::Embedded(EmbeddedTransport::open(options)?))
 }
 
-/// Makes the queues of a plan.
+/// Makes the queues of a plan, or asks a RabbitMQ whether it is there, takes us, and has what the
+/// plan needs. A RabbitMQ that cannot be reached is tried as often as `first-connect-tries` says;
+/// one that refuses us is not asked again.
 ///
 /// # Errors
-/// [`AppError::Broker`] when a queue is there with another number of partitions.
-pub async fn ensure_queues(plan: &Plan, broker: &EmbeddedTransport) -> Result<(), AppError> {
-    for (queue, partitions) in plan.queues() {
-        let partitions = NonZeroU32::new(partitions).unwrap_or(NonZeroU32::MIN);
-        broker.ensure_queue(&queue, partitions).await?;
+/// [`AppError::Broker`] when a queue is there with another number of partitions,
+/// [`AppError::Amqp`].
+pub async fn make_ready(plan: &Plan, broker: &Broker) -> Result<Readiness, AppError> {
+    match broker {
+        Broker::Embedded(embedded) => {
+            for (queue, partitions) in plan.queues() {
+                let partitions = NonZeroU32::new(partitions).unwrap_or(NonZeroU32::MIN);
+                embedded.ensure_queue(&queue, partitions).await?;
+            }
+            Ok(Readiness::default())
+        }
+        Broker::Amqp { options, .. } => {
+            let prepared = first_connection(options).await?;
+            Ok(Readiness {
+                prepared: Some(prepared),
+            })
+        }
     }
-    Ok(())
+}
+
+async fn first_connection(options: &AmqpOptions) -> Result<Prepared, AppError> {
+    let mut tries = 0_u32;
+    loop {
+        tries = tries.saturating_add(1);
+        let source = match prepare(options).await {
+            Ok(prepared) => return Ok(prepared),
+            Err(source) => source,
+        };
+        let passes = match &source {
+            TopologyError::Amqp(error) => !error.is_permanent(),
+            TopologyError::Management(_) => true,
+            _ => false,
+        };
+        let last = options.first_connect_tries;
+        if !passes || (last > 0 && tries >= last) {
+            let addresses: Vec<String> = options.uris.iter().map(AmqpUri::address).collect();
+            let address = addresses.join(", ");
+            return Err(AppError::Amqp { address, source });
+        }
+        let wait = options.backoff.delay(tries, rand::random());
+        tracing::warn!("the broker is not ready, next try in {wait:?}: {source}");
+        tokio::time::sleep(wait).await;
+    }
 }
 
 /// Starts the engine of a plan.
@@ -96,12 +194,14 @@ pub async fn ensure_queues(plan: &Plan, broker: &EmbeddedTransport) -> Result<()
 /// See [`AppError`].
 pub fn start(
     plan: &Plan,
-    broker: &EmbeddedTransport,
+    broker: &Broker,
+    readiness: &Readiness,
     observer: Arc<dyn Observer>,
     max_deliveries: Option<u64>,
 ) -> Result<Handle, AppError> {
+    let transport = broker.transport();
     let refused: Vec<String> = plan
-        .check_capabilities(&broker.capabilities())
+        .check_capabilities(&transport.capabilities())
         .iter()
         .filter(|problem| problem.severity == Severity::Error)
         .map(|problem: &Problem| problem.line(&plan.file))
@@ -109,7 +209,7 @@ pub fn start(
     if !refused.is_empty() {
         return Err(AppError::Plan(refused));
     }
-    let mut engine = Engine::new(Arc::new(broker.clone()))
+    let mut engine = Engine::new(transport)
         .with_observer(observer)
         .with_limits(LimiterLimits {
             permits: plan.limiter.permits,
@@ -132,7 +232,15 @@ pub fn start(
         })
         .with_max_deliveries(max_deliveries);
     for consumer in &plan.consumers {
-        engine = engine.with_consumer(consumer_spec(consumer, max_deliveries)?);
+        let mut spec = consumer_spec(consumer, max_deliveries)?;
+        if let Some(prepared) = &readiness.prepared
+            && spec.retry.way == RetryWay::Ladder
+            && let Some(why) = prepared.without_ladder.get(&consumer.name)
+        {
+            tracing::warn!("consumer {}: its retries are held here: {why}", consumer.name);
+            spec.retry.way = RetryWay::Hold;
+        }
+        engine = engine.with_consumer(spec);
     }
     for feed in &plan.feeds {
         engine = engine.with_feed(file_feed(FileFeedSettings {
@@ -240,40 +348,7 @@ impl EmbeddedDesk {
 
 impl Desk for EmbeddedDesk {
     fn publish(&self, queue: String, lines: Vec<String>) -> BoxFuture<'_, Result<u64, DeskError>> {
-        Box::pin(async move {
-            let queue = QueueName::from(queue);
-            let mut messages = Vec::with_capacity(lines.len());
-            for (number, line) in (1..).zip(&lines) {
-                let message = parse_line(line.as_bytes(), &queue)
-                    .map_err(|error| DeskError(format!("line {number}: {error}")))?;
-                messages.push(message);
-            }
-            let publisher = self.broker.publisher();
-            let answers: Vec<_> = messages
-                .into_iter()
-                .map(|message| {
-                    let (reply, answer) = PublishReply::channel();
-                    publisher.publish(message, reply);
-                    answer
-                })
-                .collect();
-            let (mut confirmed, mut refused) = (0, Vec::new());
-            for (number, answer) in (1..).zip(answers) {
-                match answer.await {
-                    Ok(Ok(())) => confirmed += 1,
-                    Ok(Err(error)) => refused.push((number, error.to_string())),
-                    Err(_) => refused.push((number, "no answer".to_owned())),
-                }
-            }
-            if let Some((_, error)) = refused.first() {
-                let numbers: Vec<String> = refused.iter().map(|(n, _)| n.to_string()).collect();
-                return Err(DeskError(format!(
-                    "{confirmed} published; not published: line {}: {error}",
-                    numbers.join(", ")
-                )));
-            }
-            Ok(confirmed)
-        })
+        Box::pin(publish_lines(self.broker.publisher(), queue, lines))
     }
 
     fn get(
@@ -332,6 +407,96 @@ impl Desk for EmbeddedDesk {
                         oldest_ms: total
                             .oldest_age
                             .map(|age| u64::try_from(age.as_millis()).unwrap_or(u64::MAX)),
+                    };
+                    depths.insert(queue.clone(), depth);
+                }
+            }
+            depths
+        })
+    }
+}
+
+/// Publishes lines in the feed's format.
+async fn publish_lines(
+    publisher: Arc<dyn Publisher>,
+    queue: String,
+    lines: Vec<String>,
+) -> Result<u64, DeskError> {
+    let queue = QueueName::from(queue);
+    let mut messages = Vec::with_capacity(lines.len());
+    for (number, line) in (1..).zip(&lines) {
+        let message = parse_line(line.as_bytes(), &queue)
+            .map_err(|error| DeskError(format!("line {number}: {error}")))?;
+        messages.push(message);
+    }
+    let answers: Vec<_> = messages
+        .into_iter()
+        .map(|message| {
+            let (reply, answer) = PublishReply::channel();
+            publisher.publish(message, reply);
+            answer
+        })
+        .collect();
+    let (mut confirmed, mut refused) = (0, Vec::new());
+    for (number, answer) in (1..).zip(answers) {
+        match answer.await {
+            Ok(Ok(())) => confirmed += 1,
+            Ok(Err(error)) => refused.push((number, error.to_string())),
+            Err(_) => refused.push((number, "no answer".to_owned())),
+        }
+    }
+    if let Some((_, error)) = refused.first() {
+        let numbers: Vec<String> = refused.iter().map(|(n, _)| n.to_string()).collect();
+        return Err(DeskError(format!(
+            "{confirmed} published; not published: line {}: {error}",
+            numbers.join(", ")
+        )));
+    }
+    Ok(confirmed)
+}
+
+/// What commands may do with the queues of a RabbitMQ.
+#[derive(Debug, Clone)]
+pub struct AmqpDesk {
+    broker: AmqpTransport,
+    queues: std::collections::BTreeMap<QueueName, u32>,
+}
+
+impl AmqpDesk {
+    /// Makes the desk of a plan.
+    pub fn new(plan: &Plan, broker: &AmqpTransport) -> Self {
+        Self {
+            broker: broker.clone(),
+            queues: plan.queues(),
+        }
+    }
+}
+
+impl Desk for AmqpDesk {
+    fn publish(&self, queue: String, lines: Vec<String>) -> BoxFuture<'_, Result<u64, DeskError>> {
+        Box::pin(publish_lines(self.broker.publisher(), queue, lines))
+    }
+
+    fn get(
+        &self,
+        _queue: String,
+        _take: bool,
+        _dead: bool,
+        _limit: usize,
+    ) -> BoxFuture<'_, Result<Vec<Value>, DeskError>> {
+        // To look at a message RabbitMQ has to hand it out, which counts against its limit.
+        let text = "get reads the embedded broker only; dead letters of a RabbitMQ are looked at with dlq";
+        Box::pin(std::future::ready(Err(DeskError(text.to_owned()))))
+    }
+
+    fn depths(&self) -> BoxFuture<'_, BTreeMap<QueueName, QueueDepth>> {
+        Box::pin(async move {
+            let mut depths = BTreeMap::new();
+            for (queue, partitions) in &self.queues {
+                if let Some(ready) = self.broker.ready(queue, *partitions).await {
+                    let depth = QueueDepth {
+                        ready,
+                        ..QueueDepth::default()
                     };
                     depths.insert(queue.clone(), depth);
                 }

@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::view::summary;
 use super::{Exit, GetArgs, PublishArgs, whole};
-use crate::app::{self, AppError, EmbeddedDesk};
+use crate::app::{self, AppError};
 use crate::config::{BrokerUrl, Plan};
 use crate::control::{Client, ClientError, Desk, Request, StatusReport};
 use crate::feed::{LINE_MAX, parse_line};
@@ -65,7 +65,7 @@ impl From<ClientError> for Failure {
 enum Way {
     /// Each request has a connection of its own: between two, a slow reader keeps no place.
     Process(PathBuf),
-    Store(EmbeddedDesk),
+    Store(Arc<dyn Desk>),
 }
 
 impl Way {
@@ -78,8 +78,11 @@ impl Way {
             return Err(no_process(plan));
         }
         let broker = app::open_broker(plan)?;
-        app::ensure_queues(plan, &broker).await?;
-        Ok(Self::Store(EmbeddedDesk::new(plan, &broker)))
+        if let app::Broker::Amqp { .. } = &broker {
+            return Err(no_process(plan));
+        }
+        app::make_ready(plan, &broker).await?;
+        Ok(Self::Store(broker.desk(plan)))
     }
 
     async fn publish(&mut self, queue: &str, lines: Vec<String>) -> Result<u64, Failure> {

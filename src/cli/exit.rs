@@ -94,9 +94,9 @@ impl Exit {
         }
     }
 
-    /// Whether this build can end so: the codes 10 to 15 belong to brokers that are not built yet.
+    /// Whether this build can end so: 12 and 13 belong to profiles that are not built yet.
     const fn is_shown(self) -> bool {
-        !matches!(self.code(), 10..=15)
+        !matches!(self.code(), 12 | 13)
     }
 
     /// Gives the table of codes for help texts.
@@ -112,6 +112,9 @@ impl Exit {
 
 impl From<&AppError> for Exit {
     fn from(error: &AppError) -> Self {
+        if let AppError::Amqp { source, .. } = error {
+            return Self::from_engine(source.exit_code());
+        }
         if error.is_configuration() {
             Self::Usage
         } else {
@@ -145,6 +148,10 @@ mod tests {
    0  clean: drained, idle, or halted with 0
    1  failure, or a handler's thread outlived the grace
    2  usage or configuration
+  10  the broker refused a declaration
+  11  a subscription failed
+  14  no connection, handshake or credentials
+  15  the broker gave no permission
   20  the drain timeout passed or was skipped: stragglers were given back
   21  a supervisor gave up
 "

@@ -11,7 +11,7 @@ use acquit_actors::{DrainReport, EngineEnd, Handle, Snapshot, Straggler};
 
 use super::view::{View, summary};
 use super::{Exit, RunArgs, whole};
-use crate::app::{self, EmbeddedDesk};
+use crate::app;
 use crate::config::Plan;
 use crate::control::{ControlError, Desk, QueueDepth, Server};
 use crate::handlers;
@@ -100,22 +100,28 @@ async fn supervise(
         Ok(broker) => broker,
         Err(error) => return fail(Exit::from(&error), &error),
     };
-    if let Err(error) = app::ensure_queues(plan, &broker).await {
-        return fail(Exit::from(&error), &error);
-    }
+    // A signal ends the wait for a broker that is not there.
+    let readiness = tokio::select! {
+        readiness = app::make_ready(plan, &broker) => readiness,
+        _ = signals.next() => return Ok(Exit::Clean),
+    };
+    let readiness = match readiness {
+        Ok(readiness) => readiness,
+        Err(error) => return fail(Exit::from(&error), &error),
+    };
     let observer = Arc::new(LogObserver);
     let quota = options.run.max_deliveries;
-    let handle = match app::start(plan, &broker, observer, quota) {
+    let handle = match app::start(plan, &broker, &readiness, observer, quota) {
         Ok(handle) => handle,
         Err(error) => return fail(Exit::from(&error), &error),
     };
     tracing::info!(
         worker = %plan.worker.name,
-        broker = acquit_actors::ports::Transport::name(&broker),
+        broker = broker.transport().name(),
         consumers = plan.consumers.len(),
         "running"
     );
-    let desk: Arc<dyn Desk> = Arc::new(EmbeddedDesk::new(plan, &broker));
+    let desk: Arc<dyn Desk> = broker.desk(plan);
     let watch = watch(&handle, &*desk, view.as_deref_mut(), options.run.until_idle);
     let serve = server.serve(plan.worker.name.clone(), handle.clone(), Arc::clone(&desk));
     let end = tokio::select! {

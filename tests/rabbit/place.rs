@@ -66,7 +66,7 @@ impl Place {
         let partitions = mine.partitions;
         let ladder = !mine.ladder.is_empty();
         ConsumerSpec::new("words", "words", handler)
-            .with_partitions(partitions.try_into().expect("at least one"))
+            .with_partitions(partitions)
             .with(|spec| {
                 spec.reply_queue = reply;
                 spec.dead_letter_queue = dead;
@@ -179,7 +179,6 @@ pub(crate) struct Runs {
 #[derive(Debug, Clone)]
 pub(crate) struct Seen {
     pub(crate) id: String,
-    pub(crate) body: String,
     pub(crate) attempt: u32,
     pub(crate) partition: u32,
     pub(crate) headers: BTreeMap<String, HeaderValue>,
@@ -216,7 +215,6 @@ impl Runs {
                 .id
                 .as_ref()
                 .map_or_else(String::new, |id| id.as_str().to_owned()),
-            body: String::from_utf8_lossy(&delivery.body).into_owned(),
             attempt: delivery.attempt.get(),
             partition: delivery.partition.0,
             headers: delivery

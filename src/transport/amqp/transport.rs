@@ -3,11 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use acquit_actors::model::{Capabilities, DeliveryCounting};
+use acquit_actors::model::{Capabilities, DeliveryCounting, PartitionId, QueueName};
 use acquit_actors::ports::{
     BoxFuture, Managed, ManagedState, Publisher, Source, SourceError, SourceSpec, Transport,
     TransportError,
 };
+
+use lapin::options::QueueDeclareOptions;
+use lapin::types::FieldTable;
 
 use super::connection::{Keeper, Opener};
 use super::convert::{Place, short};
@@ -95,6 +98,35 @@ impl AmqpTransport {
             .map(|runtime| runtime.handle().clone())
     }
 
+    /// Counts what is ready in a queue, over all its partitions; `None` when it cannot be asked now.
+    /// A quorum queue's count can be some tens behind.
+    pub async fn ready(&self, queue: &QueueName, partitions: u32) -> Option<u64> {
+        let keeper = Arc::clone(&self.0.consuming);
+        let connection = keeper.seen().connection?;
+        let limit = self.0.options.answer_timeout;
+        let (queue, runtime) = (queue.clone(), self.handle()?);
+        // A queue that is missing costs the channel it was asked on, and nothing else.
+        let asking = runtime.spawn(async move {
+            let channel = connection.create_channel().await.ok()?;
+            let mut ready = 0;
+            for partition in 0..partitions.max(1) {
+                let name = partition_queue(&queue, partitions, PartitionId(partition));
+                let options = QueueDeclareOptions {
+                    passive: true,
+                    ..QueueDeclareOptions::default()
+                };
+                let name = short("queue's name", name.as_str()).ok()?;
+                let found = channel
+                    .queue_declare(name, options, FieldTable::default())
+                    .await;
+                ready += u64::from(found.ok()?.message_count());
+            }
+            channel.close(200, "done".into()).await.ok()?;
+            Some(ready)
+        });
+        tokio::time::timeout(limit, asking).await.ok()?.ok()?
+    }
+
     fn subscription(&self, spec: SourceSpec) -> Result<Subscription, SourceError> {
         let options = &self.0.options;
         let mine = options
@@ -167,7 +199,7 @@ impl Transport for AmqpTransport {
                 Ok(Ok(source)) => Ok(Box::new(source) as Box<dyn Source>),
                 // A queue that is missing, or a permission that is, may come back: the consumer
                 // tries again with backoff and shows why. What is wrong from the start is found by
-                // `probe`, before anything runs.
+                // `prepare`, before anything runs.
                 Ok(Err(trouble)) => Err(SourceError::Unavailable(trouble.to_string())),
                 Err(_) => Err(closed()),
             }

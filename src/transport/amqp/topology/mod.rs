@@ -21,5 +21,5 @@ pub use plan::{
 };
 pub use ready::Ready;
 pub use rights::{Needs, needs};
-pub use session::{Report, Task, perform};
+pub use session::{Prepared, Report, Task, perform, prepare};
 pub use warnings::{ConsumerLimits, warnings};

@@ -75,6 +75,48 @@ pub async fn perform(options: &AmqpOptions, task: Task) -> Result<Report, Topolo
     done.map(|report| Report { queues, ..report })
 }
 
+/// What a process knows about its broker before it consumes.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct Prepared {
+    /// Consumers whose ladder is not there and cannot be made, and why: their retries are held.
+    pub without_ladder: BTreeMap<ConsumerName, AmqpError>,
+    /// What is known of the broker.
+    pub facts: BrokerFacts,
+    /// The address that answered.
+    pub address: String,
+}
+
+/// Connects once and makes ready for consuming, as [`Topology::ready`] does; then asks for what is
+/// to be known about the broker.
+///
+/// # Errors
+/// See [`perform`] and [`Topology::ready`].
+///
+/// # Cancel safety
+/// What was declared before it was dropped stays declared.
+pub async fn prepare(options: &AmqpOptions) -> Result<Prepared, TopologyError> {
+    desired(options)?;
+    let (connection, uri) = connect(options).await?;
+    let ready = async {
+        let topology = Topology::new(&connection, options)?;
+        let ready = topology.ready(options.declare).await?;
+        Ok::<_, TopologyError>((ready, topology.facts().await?))
+    };
+    let ready = ready.await;
+    let closed = connection.close(200, "done".into());
+    let _ = bounded("connection.close", options.answer_timeout, closed).await;
+    let (ready, mut facts) = ready?;
+    if facts.version == Known::Unknown {
+        facts.version = broker_version(uri, options).await;
+    }
+    Ok(Prepared {
+        without_ladder: ready.without_ladder,
+        facts,
+        address: uri.address(),
+    })
+}
+
 async fn on(
     connection: &Connection,
     options: &AmqpOptions,
