@@ -26,4 +26,4 @@ mod uri;
 pub use bare::{BareAck, BareClient, BareError};
 pub use options::{AmqpConsumer, AmqpOptions, ManagementOptions, QueueType, TlsOptions};
 pub use transport::AmqpTransport;
-pub use uri::{AmqpUri, Secret};
+pub use uri::{AmqpUri, Part, Secret, UriError};
