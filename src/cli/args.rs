@@ -100,6 +100,8 @@ pub enum Command {
     Inflight,
     /// Stop a delivery in flight for good: it is rejected
     Cancel(CancelArgs),
+    /// Compare the broker's queues with the configuration, and declare what is missing
+    Topology(TopologyArgs),
     /// Measure how fast a part is on this machine
     Bench(BenchArgs),
 }
@@ -221,6 +223,25 @@ pub struct CancelArgs {
     pub id: u64,
 }
 
+/// Arguments of `topology`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct TopologyArgs {
+    /// What to do with it
+    #[command(subcommand)]
+    pub action: TopologyAction,
+}
+
+/// What `topology` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Subcommand)]
+pub enum TopologyAction {
+    /// Say what `apply` would declare, and what is there otherwise; changes nothing
+    Plan,
+    /// Declare what is missing; what is there is never changed or deleted
+    Apply,
+    /// End with 1 if anything is missing or otherwise, with 15 if a permission is missing
+    Check,
+}
+
 /// Arguments of `bench`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct BenchArgs {
@@ -311,6 +332,7 @@ mod tests {
             "acquit scale words 0",
             "acquit run --max-deliveries 0",
             "acquit cancel abc",
+            "acquit topology",
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), i32::from(Exit::Usage.code()), "{line}");

@@ -7,15 +7,17 @@ pub mod commands;
 mod dispatch;
 mod exit;
 pub mod run;
+mod topology;
 pub mod view;
 
 pub use args::{
     Args, BenchArgs, CancelArgs, Command, ConsumerArgs, DrainArgs, GetArgs, HeaderArg, PublishArgs,
-    RunArgs, ScaleArgs,
+    RunArgs, ScaleArgs, TopologyAction, TopologyArgs,
 };
 pub use check::check;
 pub use dispatch::dispatch;
 pub use exit::Exit;
+pub use topology::{show_topology, topology};
 
 /// An error with all its causes, as one text.
 fn whole(error: &dyn std::error::Error) -> String {

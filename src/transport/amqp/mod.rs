@@ -12,18 +12,30 @@
 
 mod bare;
 mod channel;
+mod classify;
 mod coalescer;
 mod connection;
 mod convert;
+pub mod error;
+mod facts;
+mod greeting;
+pub mod management;
 mod options;
 mod partitions;
 mod publisher;
+mod reply_text;
 mod source;
+pub mod topology;
 mod transport;
-mod trouble;
 mod uri;
 
 pub use bare::{BareAck, BareClient, BareError};
-pub use options::{AmqpConsumer, AmqpOptions, ManagementOptions, QueueType, TlsOptions};
+pub use classify::{classify, reply};
+pub use error::AmqpError;
+pub use facts::{BrokerFacts, BrokerVersion, Known, QueueFacts};
+pub use greeting::broker_version;
+pub use options::{
+    AmqpConsumer, AmqpOptions, ManagementOptions, Partitioning, QueueType, TlsOptions,
+};
 pub use transport::AmqpTransport;
 pub use uri::{AmqpUri, Part, Secret, UriError};

@@ -18,6 +18,29 @@ pub enum QueueType {
     Classic,
 }
 
+impl QueueType {
+    /// Gives the broker's word for it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Quorum => "quorum",
+            Self::Classic => "classic",
+        }
+    }
+}
+
+/// The exchange, named as the queue, through which other producers reach its partitions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum Partitioning {
+    /// There is none.
+    None,
+    /// The routing key is the partition's number.
+    #[default]
+    Direct,
+    /// The broker hashes the routing key, by a plugin of its own.
+    ConsistentHash,
+}
+
 /// How TLS is set up. Read again at every connect, so that renewed files count.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 #[non_exhaustive]
@@ -44,6 +67,17 @@ pub struct ManagementOptions {
     pub password: Secret,
 }
 
+impl ManagementOptions {
+    /// All that is needed.
+    pub fn new(url: impl Into<String>, user: impl Into<String>, password: Secret) -> Self {
+        Self {
+            url: url.into(),
+            user: user.into(),
+            password,
+        }
+    }
+}
+
 /// How one consumer uses its queue; what is not here stands in the engine's own settings.
 #[derive(Debug, Clone, PartialEq)]
 #[non_exhaustive]
@@ -54,6 +88,8 @@ pub struct AmqpConsumer {
     pub queue: QueueName,
     /// How many partitions the queue has: `<queue>.0` … for more than one.
     pub partitions: u32,
+    /// How other producers reach them.
+    pub partitioning: Partitioning,
     /// The consumer's priority (`x-priority`).
     pub priority: Option<i32>,
     /// Ordered partitions of a fleet: the broker hands each out to one consumer only.
@@ -132,6 +168,7 @@ impl AmqpConsumer {
             name: name.into(),
             queue: queue.into(),
             partitions: 1,
+            partitioning: Partitioning::default(),
             priority: None,
             single_active: false,
             ladder: Vec::new(),

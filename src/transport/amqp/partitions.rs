@@ -2,15 +2,12 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use acquit_actors::model::{Outgoing, PartitionId, QueueName};
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::options::AmqpOptions;
-
-/// The places of a step's rungs within it. A retry's jitter is the choice among them.
-pub(super) const RUNGS: [f64; 3] = [0.6, 0.75, 0.9];
+use super::topology::{Ladder, partition_queue};
 
 /// The partitions and ladders of the configured queues.
 #[derive(Debug, Default)]
@@ -21,37 +18,8 @@ pub(super) struct Partitions {
 #[derive(Debug)]
 struct Queue {
     partitions: u32,
-    /// The rungs' delays, ascending.
-    rungs: Vec<Duration>,
+    ladder: Option<Ladder>,
     turn: AtomicU32,
-}
-
-/// Gives the name of a partition's queue: the queue's own where there is one partition.
-pub(super) fn partition_queue(queue: &QueueName, partition: PartitionId, of: u32) -> QueueName {
-    if of <= 1 {
-        queue.clone()
-    } else {
-        QueueName::from(format!("{queue}.{partition}"))
-    }
-}
-
-/// Gives the name of a rung.
-pub(super) fn rung_queue(queue: &QueueName, delay: Duration) -> QueueName {
-    QueueName::from(format!("{queue}.retry.{}", delay.as_millis()))
-}
-
-/// Gives the rungs of a ladder's steps, ascending, each once.
-pub(super) fn rungs(steps: &[Duration]) -> Vec<Duration> {
-    let all = steps.iter().flat_map(|step| {
-        RUNGS.map(|place| {
-            let millis = (step.as_secs_f64() * 1000.0 * place).round().max(1.0);
-            Duration::from_millis(millis as u64)
-        })
-    });
-    let mut all: Vec<Duration> = all.collect();
-    all.sort_unstable();
-    all.dedup();
-    all
 }
 
 impl Partitions {
@@ -59,7 +27,7 @@ impl Partitions {
         let queues = options.consumers.iter().map(|consumer| {
             let queue = Queue {
                 partitions: consumer.partitions.max(1),
-                rungs: rungs(&consumer.ladder),
+                ladder: Ladder::of(consumer),
                 turn: AtomicU32::new(0),
             };
             (consumer.queue.clone(), queue)
@@ -84,23 +52,17 @@ impl Partitions {
             }
             (None, None) => PartitionId(queue.turn.fetch_add(1, Ordering::Relaxed) % count),
         };
-        let name = partition_queue(&message.queue, partition, count);
-        match message.delay.and_then(|delay| queue.nearest(delay)) {
-            Some(rung) => rung_queue(&name, rung),
-            None => name,
+        match (message.delay, &queue.ladder) {
+            (Some(delay), Some(ladder)) => ladder.rung(partition, delay),
+            _ => partition_queue(&message.queue, count, partition),
         }
-    }
-}
-
-impl Queue {
-    fn nearest(&self, delay: Duration) -> Option<Duration> {
-        let rungs = self.rungs.iter().copied();
-        rungs.min_by_key(|rung| rung.abs_diff(delay))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::super::options::AmqpConsumer;
     use super::super::uri::AmqpUri;
     use super::*;

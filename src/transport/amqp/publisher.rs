@@ -18,10 +18,11 @@ use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::mpsc;
 
+use super::classify::classify;
 use super::connection::{Keeper, State};
 use super::convert::{properties, short};
+use super::error::AmqpError;
 use super::partitions::Partitions;
-use super::trouble::Trouble;
 
 /// The largest body that RabbitMQ takes unless it is told otherwise.
 const BODY_MAX: usize = 128 << 20;
@@ -171,14 +172,16 @@ impl Task {
         }
     }
 
-    async fn open(&self) -> Result<Open, Trouble> {
+    async fn open(&self) -> Result<Open, AmqpError> {
         let limit = self.answer_timeout;
         let opening = async {
             let Some((connection, opened)) = self.keeper.connection().await else {
-                return Err(Trouble::configuration("the transport is closed".to_owned()));
+                return Err(AmqpError::Client {
+                    text: "the transport is closed".to_owned(),
+                });
             };
             let channel = confirming(&connection).await;
-            let channel = channel.map_err(|error| Trouble::of(&error))?;
+            let channel = channel.map_err(|error| classify(&error))?;
             Ok(Open {
                 channel,
                 opened,
@@ -188,7 +191,10 @@ impl Task {
         };
         match tokio::time::timeout(limit, opening).await {
             Ok(opened) => opened,
-            Err(_) => Err(Trouble::timeout("opening a channel", "the broker", limit)),
+            Err(_) => Err(AmqpError::Timeout {
+                what: "opening a channel",
+                after: limit,
+            }),
         }
     }
 
@@ -285,7 +291,7 @@ impl Task {
     fn broke(&mut self, open: &mut Open, error: &lapin::Error) {
         let blames = error.is_amqp_soft_error() && is_refusal(error);
         let under_way: usize = open.waiting.values().map(Vec::len).sum();
-        let text = Trouble::of(error).to_string();
+        let text = classify(error).to_string();
         let refused = blames && under_way == 1;
         if blames && !refused {
             self.careful = under_way;

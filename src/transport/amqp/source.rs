@@ -12,8 +12,9 @@ use lapin::{Acker, Channel, Connection, Consumer};
 use tokio::sync::{mpsc, oneshot};
 
 use super::channel::{NewArrival, Shared};
+use super::classify::classify;
 use super::convert::{Place, delivery};
-use super::trouble::Trouble;
+use super::error::AmqpError;
 
 /// How many deliveries are read at once.
 const BATCH_MAX: usize = 256;
@@ -57,7 +58,7 @@ pub(super) struct AmqpSource {
 pub(super) async fn open(
     connection: &Connection,
     subscription: Subscription,
-) -> Result<AmqpSource, Trouble> {
+) -> Result<AmqpSource, AmqpError> {
     let limit = subscription.answer_timeout;
     let channel = within(limit, "opening a channel", connection.create_channel()).await?;
     let mut reader = Reader {
@@ -79,11 +80,11 @@ async fn within<T>(
     limit: Duration,
     what: &'static str,
     answer: impl Future<Output = lapin::Result<T>>,
-) -> Result<T, Trouble> {
+) -> Result<T, AmqpError> {
     match tokio::time::timeout(limit, answer).await {
         Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => Err(Trouble::of(&error)),
-        Err(_) => Err(Trouble::timeout(what, "the broker", limit)),
+        Ok(Err(error)) => Err(classify(&error)),
+        Err(_) => Err(AmqpError::Timeout { what, after: limit }),
     }
 }
 
@@ -107,7 +108,7 @@ impl Drop for Reader {
 
 impl Reader {
     /// Quality of service first: without it a subscription pushes without a bound.
-    async fn subscribe(&mut self) -> Result<(), Trouble> {
+    async fn subscribe(&mut self) -> Result<(), AmqpError> {
         let limit = self.subscription.answer_timeout;
         let prefetch = self.subscription.credit.clamp(1, PREFETCH_MAX);
         let prefetch = u16::try_from(prefetch).unwrap_or(u16::MAX);
@@ -220,7 +221,7 @@ impl Reader {
                     batch.push(self.read(delivery));
                 }
                 Some(Err(error)) => {
-                    let text = Trouble::of(&error).to_string();
+                    let text = classify(&error).to_string();
                     self.shared.end(SourceError::ChannelLost(text));
                     return false;
                 }
@@ -263,7 +264,7 @@ impl Reader {
 
     /// Cancels the subscription and reads its stream to the end: what the broker had pushed by
     /// then is ours to settle.
-    async fn cancel(&mut self, batch: &mut Vec<(u64, Acker, NewArrival)>) -> Result<(), Trouble> {
+    async fn cancel(&mut self, batch: &mut Vec<(u64, Acker, NewArrival)>) -> Result<(), AmqpError> {
         let Some(mut consumer) = self.consumer.take() else {
             return Ok(());
         };
@@ -274,19 +275,26 @@ impl Reader {
         within(limit, "cancelling", cancel).await?;
         let rest = async {
             while let Some(item) = consumer.next().await {
-                let item = item.map_err(|error| Trouble::of(&error))?;
+                let item = item.map_err(|error| classify(&error))?;
                 batch.push(self.read(item));
             }
             Ok(())
         };
         match tokio::time::timeout(limit, rest).await {
             Ok(read) => read?,
-            Err(_) => return Err(Trouble::timeout("cancelling", "the broker", limit)),
+            Err(_) => {
+                return Err(AmqpError::Timeout {
+                    what: "cancelling",
+                    after: limit,
+                });
+            }
         }
         if self.hand_over(batch) {
             Ok(())
         } else {
-            Err(Trouble::configuration("tags out of order".to_owned()))
+            Err(AmqpError::Client {
+                text: "tags out of order".to_owned(),
+            })
         }
     }
 
@@ -327,7 +335,7 @@ fn is_from_a_stream(message: &lapin::message::Delivery) -> bool {
     headers.is_some_and(|table| table.contains_key(STREAM_OFFSET))
 }
 
-fn channel_lost(trouble: Trouble) -> SourceError {
+fn channel_lost(trouble: AmqpError) -> SourceError {
     SourceError::ChannelLost(trouble.to_string())
 }
 

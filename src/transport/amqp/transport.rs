@@ -12,9 +12,10 @@ use acquit_actors::ports::{
 use super::connection::{Keeper, Opener};
 use super::convert::{Place, short};
 use super::options::AmqpOptions;
-use super::partitions::{Partitions, partition_queue};
+use super::partitions::Partitions;
 use super::publisher::AmqpPublisher;
 use super::source::{Subscription, open};
+use super::topology::partition_queue;
 
 /// RabbitMQ, through lapin on a runtime of its own: whatever blocks a thread of ours, heartbeats
 /// and settlements go on.
@@ -100,7 +101,7 @@ impl AmqpTransport {
             .consumers
             .iter()
             .find(|consumer| consumer.name == spec.consumer);
-        let name = partition_queue(&spec.queue, spec.partition, spec.partitions);
+        let name = partition_queue(&spec.queue, spec.partitions, spec.partition);
         let queue = short("queue's name", name.as_str())
             .map_err(|refused| SourceError::Refused(refused.0))?;
         Ok(Subscription {

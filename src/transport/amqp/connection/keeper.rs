@@ -8,7 +8,8 @@ use lapin::{Connection, Event as LapinEvent};
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::super::trouble::Trouble;
+use super::super::classify::classify;
+use super::super::error::{AmqpError, clean};
 use super::core::{Action, Event, Life, State, wait_for};
 use super::open::{Opener, Step, connect};
 
@@ -117,9 +118,9 @@ impl Keeper {
                         action
                     }
                 }
-                Some(Err(trouble)) => {
+                Some(Err(error)) => {
+                    let text = self.failure(&life, &error);
                     let action = life.apply(Event::Failed);
-                    let text = trouble.to_string();
                     if self.seen.borrow().trouble.as_ref() != Some(&text) {
                         tracing::warn!(connection = self.role(), "not connected: {text}");
                     }
@@ -151,7 +152,20 @@ impl Keeper {
         }
     }
 
-    async fn try_address(&self, life: &mut Life) -> Option<Result<Connection, Trouble>> {
+    /// Says what failed, where and as whom.
+    fn failure(&self, life: &Life, error: &AmqpError) -> String {
+        match self.opener.options.uris.get(life.address()) {
+            Some(uri) => format!(
+                "{} (user {:?}, virtual host {:?}): {error}",
+                uri.address(),
+                clean(&uri.user),
+                clean(&uri.vhost)
+            ),
+            None => error.to_string(),
+        }
+    }
+
+    async fn try_address(&self, life: &mut Life) -> Option<Result<Connection, AmqpError>> {
         let uri = self.opener.options.uris.get(life.address())?;
         self.show(life, |seen| seen.address = uri.address());
         let (sender, mut steps) = tokio::sync::mpsc::unbounded_channel::<Step>();
@@ -196,7 +210,7 @@ impl Keeper {
             match event {
                 Some(LapinEvent::ConnectionBlocked(reason)) => {
                     life.apply(Event::Blocked);
-                    let text = super::super::trouble::clean(&reason);
+                    let text = clean(&reason);
                     tracing::warn!(connection = self.role(), "blocked by the broker: {text}");
                     let text = format!("blocked by the broker: {text}");
                     self.show(life, |seen| seen.trouble = Some(text));
@@ -211,7 +225,7 @@ impl Keeper {
                     if connection.status().connected() {
                         continue;
                     }
-                    return self.lost(life, &Trouble::of(&error).to_string());
+                    return self.lost(life, &classify(&error).to_string());
                 }
                 None => return self.lost(life, "it was closed"),
                 Some(_) => {}

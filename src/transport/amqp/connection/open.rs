@@ -10,8 +10,9 @@ use lapin::uri::{
 };
 use lapin::{Connection, ConnectionProperties};
 
+use super::super::classify::classify;
+use super::super::error::{AmqpError, TlsTrouble, clean};
 use super::super::options::{AmqpOptions, TlsOptions};
-use super::super::trouble::Trouble;
 use super::super::uri::AmqpUri;
 
 /// What is needed to open connections.
@@ -50,23 +51,22 @@ pub(crate) async fn connect(
     opener: &Opener,
     uri: &AmqpUri,
     begins: impl Fn(Step) + Clone + Send + Sync + 'static,
-) -> Result<Connection, Trouble> {
+) -> Result<Connection, AmqpError> {
     let limit = opener.options.connect_timeout;
-    let address = uri.address();
     let lookup = tokio::net::lookup_host((uri.host.clone(), uri.port));
     let found = tokio::time::timeout(limit, lookup).await;
     match found {
-        Err(_) => return Err(Trouble::timeout("looking up the name", &address, limit)),
-        Ok(Err(error)) => return Err(Trouble::resolve(&address, &error)),
+        Err(_) => return Err(timeout("looking up its name", limit)),
+        Ok(Err(error)) => return Err(unreachable(format!("its name is not known: {error}"))),
         Ok(Ok(mut found)) => {
             if found.next().is_none() {
-                return Err(Trouble::no_address(&address));
+                return Err(unreachable("its name has no address".to_owned()));
             }
         }
     }
     begins(Step::Connecting);
     let tls = if uri.tls {
-        tls_config(&opener.options.tls).map_err(Trouble::configuration)?
+        tls_config(&opener.options.tls)?
     } else {
         OwnedTLSConfig::default()
     };
@@ -83,10 +83,18 @@ pub(crate) async fn connect(
     );
     // The steps before the handshake have a deadline of their own inside.
     match tokio::time::timeout(limit * 2, connecting).await {
-        Err(_) => Err(Trouble::timeout("the handshake", &address, limit)),
-        Ok(Err(error)) => Err(Trouble::of(&error).at(&address, uri)),
+        Err(_) => Err(timeout("the handshake", limit)),
+        Ok(Err(error)) => Err(classify(&error)),
         Ok(Ok(connection)) => Ok(connection),
     }
+}
+
+fn timeout(what: &'static str, after: Duration) -> AmqpError {
+    AmqpError::Timeout { what, after }
+}
+
+fn unreachable(text: String) -> AmqpError {
+    AmqpError::Unreachable { text }
 }
 
 async fn tcp(
@@ -154,22 +162,24 @@ fn properties(opener: &Opener) -> ConnectionProperties {
 }
 
 /// Reads the files of a TLS configuration, each time anew: renewed ones count at the next connect.
-fn tls_config(options: &TlsOptions) -> Result<OwnedTLSConfig, String> {
-    let read = |key: &str, path: &std::path::Path| {
+fn tls_config(options: &TlsOptions) -> Result<OwnedTLSConfig, AmqpError> {
+    let wrong = |text: String| AmqpError::Tls(TlsTrouble::Other(clean(&text)));
+    let read = |path: &std::path::Path| {
         std::fs::read(path)
-            .map_err(|error| format!("broker.{key}: {} cannot be read: {error}", path.display()))
+            .map_err(|error| wrong(format!("cannot read {}: {error}", path.display())))
     };
     let cert_chain = match &options.ca_file {
         None => None,
-        Some(path) => Some(
-            String::from_utf8(read("ca-file", path)?)
-                .map_err(|_| format!("broker.ca-file: {} is not PEM text", path.display()))?,
-        ),
+        Some(path) => {
+            let text = String::from_utf8(read(path)?);
+            let wrong = |_| wrong(format!("{} is not PEM text", path.display()));
+            Some(text.map_err(wrong)?)
+        }
     };
     let identity = match (&options.cert_file, &options.key_file) {
         (Some(cert), Some(key)) => Some(OwnedIdentity::PKCS8 {
-            pem: read("cert-file", cert)?,
-            key: read("key-file", key)?,
+            pem: read(cert)?,
+            key: read(key)?,
         }),
         _ => None,
     };
