@@ -38,4 +38,4 @@ pub use options::{
     AmqpConsumer, AmqpOptions, ManagementOptions, Partitioning, QueueType, TlsOptions,
 };
 pub use transport::AmqpTransport;
-pub use uri::{AmqpUri, Secret};
+pub use uri::{AmqpUri, Part, Secret, UriError};
