@@ -1,6 +1,8 @@
 //! The composition root: makes broker, handlers and engine of a plan. The one place that knows
 //! every layer.
 
+mod amqp;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -28,6 +30,7 @@ use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri};
 use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
+pub use amqp::amqp_options;
 
 /// Why an application could not be made of a plan.
 #[derive(Debug, thiserror::Error)]
@@ -237,7 +240,10 @@ pub fn start(
             && spec.retry.way == RetryWay::Ladder
             && let Some(why) = prepared.without_ladder.get(&consumer.name)
         {
-            tracing::warn!("consumer {}: its retries are held here: {why}", consumer.name);
+            tracing::warn!(
+                "consumer {}: its retries are held here: {why}",
+                consumer.name
+            );
             spec.retry.way = RetryWay::Hold;
         }
         engine = engine.with_consumer(spec);
@@ -485,7 +491,8 @@ impl Desk for AmqpDesk {
         _limit: usize,
     ) -> BoxFuture<'_, Result<Vec<Value>, DeskError>> {
         // To look at a message RabbitMQ has to hand it out, which counts against its limit.
-        let text = "get reads the embedded broker only; dead letters of a RabbitMQ are looked at with dlq";
+        let text =
+            "get reads the embedded broker only; dead letters of a RabbitMQ are looked at with dlq";
         Box::pin(std::future::ready(Err(DeskError(text.to_owned()))))
     }
 
