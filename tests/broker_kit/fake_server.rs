@@ -20,6 +20,8 @@ pub(crate) struct FakeServer {
 /// What the server says while a connection opens.
 #[derive(Clone, Debug)]
 pub(crate) struct Handshake {
+    /// Such as the product and its version.
+    pub(crate) server_properties: FieldTable,
     pub(crate) mechanisms: String,
     pub(crate) channel_max: u16,
     pub(crate) frame_max: u32,
@@ -34,6 +36,7 @@ pub(crate) struct Handshake {
 impl Default for Handshake {
     fn default() -> Self {
         Self {
+            server_properties: FieldTable::default(),
             mechanisms: "PLAIN".to_owned(),
             channel_max: 2047,
             frame_max: 131_072,
@@ -270,7 +273,7 @@ impl Peer {
         let start = connection::Start {
             version_major: 0,
             version_minor: 9,
-            server_properties: FieldTable::default(),
+            server_properties: handshake.server_properties,
             mechanisms: handshake.mechanisms.as_str().into(),
             locales: "en_US".into(),
         };
