@@ -1,6 +1,8 @@
 //! The composition root: makes broker, handlers and engine of a plan. The one place that knows
 //! every layer.
 
+mod amqp;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,6 +26,8 @@ use crate::handlers::{self, CommandSpec, ExitTable, ExitVerdict, HandlerError, H
 use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
+
+pub use amqp::amqp_options;
 
 /// Why an application could not be made of a plan.
 #[derive(Debug, thiserror::Error)]
@@ -67,6 +71,13 @@ pub fn open_broker(plan: &Plan) -> Result<EmbeddedTransport, AppError> {
     let location = match &plan.broker.url {
         BrokerUrl::Memory => Location::Memory,
         BrokerUrl::Embedded(dir) => Location::Dir(dir.clone()),
+        BrokerUrl::Amqp(_) => {
+            return Err(AppError::Plan(vec![
+                "broker.url: RabbitMQ (amqp:, amqps:) is not built into this command yet; use \
+                 \"embedded:<dir>\" or \"memory:\""
+                    .to_owned(),
+            ]));
+        }
     };
     let sync = match plan.broker.sync {
         config::Sync::Always => Sync::Always,
