@@ -1,5 +1,7 @@
 //! The plan: the configuration resolved, in plain types, valid by construction.
 
+mod amqp;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -15,11 +17,12 @@ use super::raw::{
     ExitMeaning, LeaseLostWord, ListenWord, OnExhausted, Order, Prefetch, Profile, Raw, RawCommand,
     RawConsumer, RawHandler, RetryVia,
 };
-use super::raw_broker::{BrokerUrl, QueueKind, RawBroker, SyncWord};
+use super::raw_broker::{BrokerUrl, RawBroker, SyncWord};
 use super::reader::{Environment, Origins, VARIABLE_PREFIX, position};
 use super::value::Rate;
 use crate::telemetry::{LogSettings, escape_cut};
-use crate::transport::amqp::{AmqpUri, Secret};
+
+pub use amqp::{AmqpPlan, ManagementPlan};
 
 /// What this process does. All paths are absolute.
 #[derive(Debug, Clone)]
@@ -74,48 +77,6 @@ pub struct BrokerPlan {
     pub lease: Duration,
     /// How a RabbitMQ is used; there exactly when `url` is one.
     pub amqp: Option<AmqpPlan>,
-}
-
-/// How a RabbitMQ is used. What can stand in the URL too has the value that holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AmqpPlan {
-    /// What the broker shows as our name.
-    pub connection_name: String,
-    /// The heartbeat that is asked for, in whole seconds; zero turns it off.
-    pub heartbeat: Duration,
-    /// How long one try of a connection may take, each address.
-    pub connect_timeout: Duration,
-    /// How often a first connection is tried; 0: for ever.
-    pub first_connect_tries: u32,
-    /// Whether what is missing is declared.
-    pub declare: bool,
-    /// The type of declared queues.
-    pub queue_type: QueueKind,
-    /// The certificates to trust, PEM; `None`: those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// Our own certificate, PEM; there exactly when `key_file` is.
-    pub cert_file: Option<PathBuf>,
-    /// Its key, PEM.
-    pub key_file: Option<PathBuf>,
-    /// Whether our certificate logs in, without a password.
-    pub external: bool,
-    /// The management API.
-    pub management: Option<ManagementPlan>,
-    /// How long a source waits after its last ack before it closes.
-    pub linger: Duration,
-}
-
-/// A RabbitMQ's management API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ManagementPlan {
-    /// `http://host:port` or `https://host:port`, without a slash at its end.
-    pub url: String,
-    /// Who we are there; without a user of its own, who we are at the broker.
-    pub user: String,
-    /// The password.
-    pub password: Secret,
 }
 
 /// When a write of the embedded broker counts as written.
@@ -577,10 +538,10 @@ fn broker(raw: RawBroker, worker: &ConsumerName, base: &Base, secrets: Secrets) 
         BrokerUrl::Memory => (BrokerUrl::Memory, None),
         BrokerUrl::Embedded(dir) => (BrokerUrl::Embedded(base.join(dir)), None),
         BrokerUrl::Amqp(uris) => {
-            let uris = logged_in(uris, &raw, secrets.broker);
+            let uris = amqp::logged_in(uris, &raw, secrets.broker);
             let amqp = uris
                 .first()
-                .map(|uri| amqp(&raw, uri, worker, base, secrets.management));
+                .map(|uri| amqp::resolve(&raw, uri, worker, base, secrets.management));
             (BrokerUrl::Amqp(uris), amqp)
         }
     };
@@ -592,60 +553,6 @@ fn broker(raw: RawBroker, worker: &ConsumerName, base: &Base, secrets: Secrets) 
         },
         lease,
         amqp,
-    }
-}
-
-/// Puts who we are into the addresses, where it has keys of its own.
-fn logged_in(uris: &[AmqpUri], raw: &RawBroker, password: Option<Secret>) -> Vec<AmqpUri> {
-    let mut uris = uris.to_vec();
-    if let Some(user) = &raw.user {
-        let password = password.unwrap_or_else(|| Secret::new(""));
-        for uri in &mut uris {
-            uri.user.clone_from(&user.0);
-            uri.password = password.clone();
-            uri.has_user = true;
-        }
-    }
-    uris
-}
-
-fn amqp(
-    raw: &RawBroker,
-    uri: &AmqpUri,
-    worker: &ConsumerName,
-    base: &Base,
-    password: Option<Secret>,
-) -> AmqpPlan {
-    let join = |path: &Option<PathBuf>| path.as_ref().map(|path| base.join(path));
-    let name = raw.connection_name.as_ref().map(|name| name.0.clone());
-    AmqpPlan {
-        connection_name: name.unwrap_or_else(|| worker.to_string()),
-        heartbeat: match uri.heartbeat {
-            Some(seconds) => Duration::from_secs(seconds.into()),
-            None => raw.heartbeat.get(),
-        },
-        connect_timeout: uri
-            .connection_timeout
-            .unwrap_or_else(|| raw.connect_timeout.get()),
-        first_connect_tries: raw.first_connect_tries.get(),
-        declare: raw.declare,
-        queue_type: raw.queue_type,
-        ca_file: join(&raw.ca_file),
-        cert_file: join(&raw.cert_file),
-        key_file: join(&raw.key_file),
-        external: uri.external.unwrap_or(raw.external),
-        management: raw.management.as_ref().map(|url| {
-            let (user, password) = match &raw.management_user {
-                Some(user) => (user.0.clone(), password.unwrap_or_else(|| Secret::new(""))),
-                None => (uri.user.clone(), uri.password.clone()),
-            };
-            ManagementPlan {
-                url: url.0.clone(),
-                user,
-                password,
-            }
-        }),
-        linger: raw.linger,
     }
 }
 
