@@ -30,6 +30,7 @@ use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri};
 use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
+
 pub use amqp::amqp_options;
 
 /// Why an application could not be made of a plan.

@@ -154,6 +154,7 @@ impl AmqpTransport {
             priority: mine.and_then(|consumer| consumer.priority),
             answer_timeout: options.answer_timeout,
             linger: options.linger,
+            drop_dead: mine.is_some_and(|consumer| consumer.drop_dead),
         })
     }
 }
