@@ -1,6 +1,7 @@
 //! The plan: the configuration resolved, in plain types, valid by construction.
 
 mod amqp;
+mod source;
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,15 +13,16 @@ use acquit_actors::model::{
 use toml::de::DeTable;
 
 use super::check::{self, Checked, Look, Secrets};
-use super::error::{ConfigError, Position, Problem, Severity, Trouble};
+use super::error::{ConfigError, Problem, Severity};
 use super::raw::{
     ExitMeaning, LeaseLostWord, ListenWord, OnExhausted, Order, Prefetch, Profile, Raw, RawCommand,
     RawConsumer, RawHandler, RetryVia,
 };
 use super::raw_broker::{BrokerUrl, RawBroker, SyncWord};
-use super::reader::{Environment, Origins, VARIABLE_PREFIX, position};
+use super::reader::{Environment, Origins};
 use super::value::Rate;
-use crate::telemetry::{LogSettings, escape_cut};
+use crate::telemetry::LogSettings;
+use source::{environment, read, syntax_problems};
 
 pub use amqp::{AmqpPlan, ManagementPlan};
 
@@ -366,78 +368,6 @@ fn load(
     plan.remarks = problems;
     plan.origins = origins;
     Ok(plan)
-}
-
-/// Reads a file of bounded length.
-fn read(path: &Path) -> Result<String, Box<Problem>> {
-    use std::io::Read;
-    let problem = |position, trouble| {
-        Box::new(Problem {
-            severity: Severity::Error,
-            key: String::new(),
-            position,
-            variable: None,
-            trouble,
-        })
-    };
-    let unreadable = |reason: String| problem(None, Trouble::Unreadable { reason });
-    let file = std::fs::File::open(path).map_err(|error| unreadable(reason(&error)))?;
-    let mut bytes = Vec::new();
-    let mut limited = file.take(Plan::TEXT_MAX + 1);
-    limited
-        .read_to_end(&mut bytes)
-        .map_err(|error| unreadable(reason(&error)))?;
-    if bytes.len() as u64 > Plan::TEXT_MAX {
-        return Err(unreadable("it is longer than 1 MiB".to_owned()));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let bytes = error.as_bytes();
-        let before = String::from_utf8_lossy(&bytes[..valid]);
-        let reason = format!(
-            "found the byte 0x{:02x}, which is not UTF-8; expected a TOML file in UTF-8",
-            bytes[valid]
-        );
-        let position = position(&before, before.len());
-        problem(Some(position), Trouble::Syntax { reason })
-    })
-}
-
-fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
-        std::io::ErrorKind::IsADirectory => "it is a folder".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    }
-}
-
-fn syntax_problems(text: &str, errors: &[toml::de::Error]) -> Vec<Problem> {
-    let problem = |error: &toml::de::Error| {
-        let span = error.span();
-        let at: Option<Position> = span.as_ref().map(|span| position(text, span.start));
-        // Only of a duplicate key is the text shown: it is the key.
-        let is_key = error.message() == "duplicate key";
-        let key = span.filter(|_| is_key).and_then(|span| text.get(span));
-        Problem {
-            severity: Severity::Error,
-            key: key.map(|key| escape_cut(key, 100)).unwrap_or_default(),
-            position: at,
-            variable: None,
-            trouble: Trouble::Syntax {
-                reason: error.message().to_owned(),
-            },
-        }
-    };
-    errors.iter().map(problem).collect()
-}
-
-/// The environment's variables that may be meant for us and are UTF-8.
-fn environment() -> Environment {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
-        .collect()
 }
 
 /// The folder that paths of a file are relative to.
