@@ -44,6 +44,7 @@ impl Words {
                 let id = delivery.id.as_ref().map_or("", |id| id.as_str()).to_owned();
                 let mut parts = body.split_whitespace();
                 let millis = parts.nth(1).and_then(|ms| ms.parse().ok()).unwrap_or(0);
+                // tidy-allow: sleep: the handler's work
                 tokio::time::sleep(Duration::from_millis(millis)).await;
                 words.say(&id);
                 match body.split_whitespace().next() {
