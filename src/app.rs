@@ -46,7 +46,7 @@ pub enum AppError {
         /// Its addresses.
         address: String,
         /// Why.
-        source: TopologyError,
+        source: Box<TopologyError>,
     },
     /// The transport could not be made.
     #[error(transparent)]
@@ -184,6 +184,7 @@ async fn first_connection(options: &AmqpOptions) -> Result<Prepared, AppError> {
         if !passes || (last > 0 && tries >= last) {
             let addresses: Vec<String> = options.uris.iter().map(AmqpUri::address).collect();
             let address = addresses.join(", ");
+            let source = Box::new(source);
             return Err(AppError::Amqp { address, source });
         }
         let wait = options.backoff.delay(tries, rand::random());
