@@ -105,7 +105,8 @@ fn what_is_left_out_has_its_default() {
     let consumer = &plan.consumers[0];
     assert_eq!((consumer.priority, consumer.single_active), (None, false));
     assert_eq!(consumer.retry.way, RetryWay::Ladder);
-    assert_eq!(consumer.on_refused, OnRefused::Reject);
+    // A dead letter that even trimmed is refused has nowhere to go: it is kept.
+    assert_eq!(consumer.on_refused, OnRefused::Park);
 }
 
 #[test]

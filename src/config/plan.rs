@@ -199,8 +199,8 @@ pub struct ConsumerPlan {
     pub on_channel_lost: OnLeaseLost,
     /// What happens to a running handler when the lease ran out.
     pub on_lease_lost: OnLeaseLost,
-    /// What happens when a publish is refused for good: [`OnRefused::Reject`] where a dead list, a
-    /// dead-letter queue or `on_exhausted` says what becomes of the message.
+    /// What happens when a publish is refused for good, and so is the dead letter of it:
+    /// [`OnRefused::Reject`] where a dead list or `on_exhausted` says what becomes of the message.
     pub on_refused: OnRefused,
     /// What becomes of dead messages; chosen where a RabbitMQ is used without a dead-letter queue.
     pub on_exhausted: Option<OnExhausted>,
@@ -504,7 +504,7 @@ fn consumer(raw: RawConsumer, base: &Base, is_amqp: bool) -> ConsumerPlan {
         LeaseLostWord::Finish => (OnLeaseLost::Finish, OnLeaseLost::Finish),
         LeaseLostWord::Abort => (OnLeaseLost::Abort, OnLeaseLost::Abort),
     };
-    let is_chosen = raw.dead_letter_queue.is_some() || raw.on_exhausted.is_some();
+    let is_chosen = raw.on_exhausted.is_some();
     ConsumerPlan {
         name: raw.name,
         queue: raw.queue,
