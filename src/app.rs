@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use acquit_actors::limiter::{LimiterLimits, Rate};
-use acquit_actors::model::{QueueName, RetryWay};
+use acquit_actors::model::{PartitionId, QueueName, RetryWay};
 use acquit_actors::ports::{
     BoxFuture, Observer, PublishReply, Publisher, Transport, TransportError,
 };
@@ -25,8 +25,8 @@ use crate::config::{
 use crate::control::{Desk, DeskError, QueueDepth};
 use crate::feed::{FileFeedSettings, file_feed, parse_line};
 use crate::handlers::{self, CommandSpec, ExitTable, ExitVerdict, HandlerError, HandlerSpec};
-use crate::transport::amqp::topology::{Prepared, TopologyError, prepare};
-use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri};
+use crate::transport::amqp::topology::{Prepared, TopologyError, partition_queue, prepare};
+use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri, Known};
 use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
@@ -248,6 +248,7 @@ pub fn start(
             );
             spec.retry.way = RetryWay::Hold;
         }
+        spec.hold_limit = hold_limit(plan, consumer, readiness);
         engine = engine.with_consumer(spec);
     }
     for feed in &plan.feeds {
@@ -259,6 +260,28 @@ pub fn start(
         }));
     }
     Ok(engine.start()?)
+}
+
+/// How long a RabbitMQ lets a delivery of a consumer be held: as it says itself, else as the plan
+/// says.
+fn hold_limit(
+    plan: &Plan,
+    consumer: &ConsumerPlan,
+    readiness: &Readiness,
+) -> Option<std::time::Duration> {
+    let told = readiness.prepared.as_ref().and_then(|prepared| {
+        let queues = &prepared.facts.queues;
+        let mine = (0..consumer.partitions).filter_map(|partition| {
+            let id = PartitionId(partition);
+            let name = partition_queue(&consumer.queue, consumer.partitions, id);
+            match queues.get(&name)?.consumer_timeout() {
+                Known::Is(limit) => Some(limit),
+                Known::Unknown => None,
+            }
+        });
+        mine.min()
+    });
+    told.or_else(|| plan.broker.amqp.as_ref()?.consumer_timeout)
 }
 
 fn rate_of(rate: config::Rate, burst: u32) -> Option<Rate> {
@@ -307,6 +330,8 @@ fn consumer_spec(
                 spec.on_channel_lost = plan.on_channel_lost;
                 spec.on_lease_lost = plan.on_lease_lost;
                 spec.on_refused = plan.on_refused;
+                spec.give_back_at_limit =
+                    plan.on_consumer_timeout == config::OnConsumerTimeout::GiveBack;
             }),
     )
 }

@@ -15,8 +15,8 @@ use toml::de::DeTable;
 use super::check::{self, Checked, Look, Secrets};
 use super::error::{ConfigError, Problem, Severity};
 use super::raw::{
-    ExitMeaning, LeaseLostWord, ListenWord, OnExhausted, Order, Prefetch, Profile, Raw, RawCommand,
-    RawConsumer, RawHandler, RetryVia,
+    ExitMeaning, LeaseLostWord, ListenWord, OnConsumerTimeout, OnExhausted, Order, Prefetch,
+    Profile, Raw, RawCommand, RawConsumer, RawHandler, RetryVia,
 };
 use super::raw_broker::{BrokerUrl, RawBroker, SyncWord};
 use super::reader::{Environment, Origins};
@@ -208,6 +208,8 @@ pub struct ConsumerPlan {
     pub priority: Option<i32>,
     /// Whether a RabbitMQ hands each partition out to one consumer at a time.
     pub single_active: bool,
+    /// What becomes of a delivery that is held almost as long as a RabbitMQ allows.
+    pub on_consumer_timeout: OnConsumerTimeout,
     /// How a failed attempt is tried again.
     pub retry: RetryPlan,
     /// Its handler.
@@ -532,6 +534,7 @@ fn consumer(raw: RawConsumer, base: &Base, is_amqp: bool) -> ConsumerPlan {
             OnRefused::Park
         },
         on_exhausted: raw.on_exhausted,
+        on_consumer_timeout: raw.on_consumer_timeout,
         priority: raw.priority.map(|priority| priority.0),
         single_active: raw
             .single_active_consumer

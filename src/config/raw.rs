@@ -251,6 +251,8 @@ pub(super) struct RawConsumer {
     pub priority: Option<Whole>,
     /// `single-active-consumer`
     pub single_active_consumer: Option<bool>,
+    /// `on-consumer-timeout`
+    pub on_consumer_timeout: OnConsumerTimeout,
     /// `max-message-bytes`
     pub max_message_bytes: Size,
     /// `max-headers`
@@ -285,6 +287,7 @@ impl RawConsumer {
             on_exhausted: None,
             priority: None,
             single_active_consumer: None,
+            on_consumer_timeout: OnConsumerTimeout::Keep,
             max_message_bytes: Size::new(16 << 20),
             max_headers: Count::new(256),
             crash_loop_limit: Count::new(20),
@@ -308,6 +311,21 @@ pub enum OnExhausted {
 impl Choice for OnExhausted {
     const WORDS: &'static [(&'static str, Self)] =
         &[("broker", Self::Broker), ("drop", Self::Drop)];
+}
+
+/// What becomes of a delivery that is held almost as long as a RabbitMQ allows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnConsumerTimeout {
+    /// It goes on. The broker then closes its channel; the redelivery is adopted by the work that
+    /// still runs.
+    Keep,
+    /// It is stopped and given back before, so that its neighbours keep their channel.
+    GiveBack,
+}
+
+impl Choice for OnConsumerTimeout {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("keep", Self::Keep), ("give-back", Self::GiveBack)];
 }
 
 /// The wire contract a consumer speaks.
@@ -654,6 +672,7 @@ impl RawConsumer {
         raw.on_exhausted = section.read_opt("on-exhausted");
         raw.priority = section.read_opt("priority");
         raw.single_active_consumer = section.read_opt("single-active-consumer");
+        section.read("on-consumer-timeout", &mut raw.on_consumer_timeout);
         section.read("max-message-bytes", &mut raw.max_message_bytes);
         section.read("max-headers", &mut raw.max_headers);
         section.read("crash-loop-limit", &mut raw.crash_loop_limit);

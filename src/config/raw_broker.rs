@@ -48,6 +48,8 @@ pub(super) struct RawBroker {
     pub management_password_file: Option<PathBuf>,
     /// `linger`
     pub linger: Duration,
+    /// `consumer-timeout`
+    pub consumer_timeout: Option<Positive>,
 }
 
 impl Default for RawBroker {
@@ -72,6 +74,7 @@ impl Default for RawBroker {
             management_user: None,
             management_password_file: None,
             linger: Duration::from_secs(1),
+            consumer_timeout: None,
         }
     }
 }
@@ -97,6 +100,7 @@ impl RawBroker {
         self.management_user = section.read_opt("management-user");
         self.management_password_file = section.read_opt("management-password-file");
         section.read("linger", &mut self.linger);
+        self.consumer_timeout = section.read_opt("consumer-timeout");
         section.finish();
     }
 }

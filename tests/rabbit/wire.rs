@@ -2,7 +2,7 @@
 //! holes, retries, drains and cuts no frame settles a delivery twice, none is for a dead channel,
 //! and none covers what nobody had decided.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use crate::broker_kit::{
-    Cut, Delivered, Event, Proxy, Violation, What, WireTap, check_settlements, eventually,
+    Cut, Delivered, Event, Proxy, Violation, Way, What, WireTap, check_settlements, eventually,
 };
 use crate::place::{Place, counts, drained, words};
 
@@ -94,7 +94,13 @@ async fn schedule(seed: u64, messages: usize, steps: usize) {
         };
         Outgoing::new("words".into(), body).with_id(format!("m{number}"))
     });
-    let bodies = bodies.collect();
+    let bodies: Vec<Outgoing> = bodies.collect();
+    // One that fails comes again with its id.
+    let ends_with_its_ack: HashSet<String> = bodies
+        .iter()
+        .filter(|message| !message.body.starts_with(b"fail"))
+        .filter_map(|message| Some(message.id.as_ref()?.as_str().to_owned()))
+        .collect();
     place.publish_all(bodies).await;
     let said = Words::default();
     let start = |place: &Place| {
@@ -161,6 +167,72 @@ async fn schedule(seed: u64, messages: usize, steps: usize) {
         .filter(|violation| !is_return(violation, &events))
         .collect();
     assert!(violations.is_empty(), "seed {seed}: {violations:#?}");
+    let (proven, came_again) = proven_and_came_again(&events, &ends_with_its_ack);
+    assert!(proven > 0, "seed {seed}: nothing was ever proven");
+    assert!(came_again.is_empty(), "seed {seed}: {came_again:?}");
+}
+
+/// What the ledger rests on: with P the sum of the prefetches that a channel has had, its n-th
+/// delivery shows that its first n - P settlements, as they were written, were applied. So a message
+/// whose ack is among them never comes again. Gives how many were proven, and which came again.
+fn proven_and_came_again(
+    events: &[Event],
+    ends_with_its_ack: &HashSet<String>,
+) -> (usize, Vec<String>) {
+    #[derive(Default)]
+    struct Channel {
+        prefetch: u64,
+        asked: u64,
+        delivered: u64,
+        ids: BTreeMap<u64, String>,
+        /// In the order written; `None` for what comes again on purpose.
+        settled: Vec<Option<String>>,
+        proven: usize,
+    }
+    let mut channels: HashMap<(u64, u16), Channel> = HashMap::new();
+    let (mut proven, mut came_again) = (HashSet::new(), Vec::new());
+    for event in events {
+        let place = (event.connection, event.channel);
+        let channel = channels.entry(place).or_default();
+        let settle = |channel: &mut Channel, tag: u64, multiple: bool, acked: bool| {
+            let low = if multiple { 0 } else { tag };
+            let tags: Vec<u64> = channel.ids.range(low..=tag).map(|(tag, _)| *tag).collect();
+            for tag in tags {
+                let id = channel.ids.remove(&tag).filter(|_| acked);
+                channel.settled.push(id);
+            }
+        };
+        match &event.what {
+            What::ChannelOpen => *channel = Channel::default(),
+            What::Prefetch { count } => channel.asked = u64::from(*count),
+            What::Consume { .. } => channel.prefetch += channel.asked,
+            What::Ack { tag, multiple } if event.way == Way::ToServer => {
+                settle(channel, *tag, *multiple, true);
+            }
+            What::Nack { tag, multiple, .. } if event.way == Way::ToServer => {
+                settle(channel, *tag, *multiple, false);
+            }
+            What::Reject { tag, .. } => settle(channel, *tag, false, false),
+            What::Deliver {
+                tag, message_id, ..
+            } => {
+                let id = message_id.clone().unwrap_or_default();
+                if proven.contains(&id) {
+                    came_again.push(id.clone());
+                }
+                channel.ids.insert(*tag, id);
+                channel.delivered += 1;
+                let shown = channel.delivered.saturating_sub(channel.prefetch);
+                while (channel.proven as u64) < shown && channel.proven < channel.settled.len() {
+                    let id = channel.settled[channel.proven].take();
+                    proven.extend(id.filter(|id| ends_with_its_ack.contains(id)));
+                    channel.proven += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+    (proven.len(), came_again)
 }
 
 /// What is given back unstarted has no word of a handler.

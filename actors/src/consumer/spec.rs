@@ -86,6 +86,11 @@ pub struct ConsumerSpec {
     pub on_lease_lost: OnLeaseLost,
     /// What happens when a publish is refused for good and there is no dead-letter queue.
     pub on_refused: OnRefused,
+    /// How long the broker lets a delivery be held before it takes the channel away; `None`: without
+    /// a limit, or unknown. At 50 % and 80 % of it the delivery is named.
+    pub hold_limit: Option<Duration>,
+    /// Whether a delivery is stopped and given back at 95 % of that.
+    pub give_back_at_limit: bool,
     /// How long a delivery may wait unstarted while its consumer is paused.
     pub give_back_after: Duration,
 }
@@ -119,6 +124,8 @@ impl ConsumerSpec {
             on_channel_lost: OnLeaseLost::Finish,
             on_lease_lost: OnLeaseLost::Abort,
             on_refused: OnRefused::Reject,
+            hold_limit: None,
+            give_back_at_limit: false,
             give_back_after: Duration::from_secs(60),
         }
     }

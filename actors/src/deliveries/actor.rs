@@ -25,7 +25,7 @@ use crate::delivery::{
 use crate::model::{Backoff, DeliveryId, Disposition, Outcome, Phase, Receipt, RejectReason};
 use crate::ports::{HandlerOutcome, SettleResult};
 use crate::publisher::Published;
-use crate::settlement::{Effect, Event, Machine, SettleFailure, State};
+use crate::settlement::{CancelKind, Effect, Event, Machine, SettleFailure, State};
 use crate::supervision::StopActor;
 use crate::world::World;
 
@@ -37,6 +37,9 @@ const DEATH_BACKOFF: Backoff = Backoff {
     base: Duration::from_millis(200),
     max: Duration::from_secs(30),
 };
+
+/// The parts of the hold limit at which a delivery is named; at the last one it may be given back.
+const HOLD_MARKS: [f64; 3] = [0.5, 0.8, 0.95];
 
 /// A delivery actor died with its delivery unfinished.
 #[derive(Debug, Message)]
@@ -169,6 +172,53 @@ impl DeliveriesActor {
         addr.do_send(first);
     }
 
+    /// Names a delivery that is held for half of what the broker allows, and again later; then gives
+    /// it back, where that is wanted. A settler that is taken has been told.
+    fn watch_hold(&self, record: &DeliveryRecord) {
+        let consumer = &record.partition.consumer.spec;
+        let Some(limit) = consumer.hold_limit else {
+            return;
+        };
+        let Ok(mut state) = record.state.try_borrow_mut() else {
+            return;
+        };
+        let held = state.lease_from.elapsed();
+        let passed = HOLD_MARKS
+            .iter()
+            .filter(|mark| held >= limit.mul_f64(**mark));
+        let passed = u8::try_from(passed.count()).unwrap_or(u8::MAX);
+        let is_ours =
+            state.settler.is_some() && state.generation == record.partition.generation.get();
+        if passed <= state.hold_marks || !is_ours {
+            return;
+        }
+        state.hold_marks = passed;
+        let last = usize::from(passed) == HOLD_MARKS.len();
+        if last && consumer.give_back_at_limit {
+            let text = "held for almost as long as the broker allows, and given back";
+            state.error = Some(text.into());
+            drop(state);
+            let event = Event::CancelAsked(CancelKind::Release);
+            let message = DeliveryMessage::Happened(event);
+            let _ = self.world.registry.tell(record.id, message);
+            return;
+        }
+        drop(state);
+        let left = limit.saturating_sub(held);
+        let id = record.delivery.id.as_ref().map_or("none", |id| id.as_str());
+        let text = format!(
+            "consumer {} partition {}: delivery {} (message id {:?}, {}) has been held for {} s; in {} s the broker closes its channel",
+            consumer.name,
+            record.partition.id,
+            record.id,
+            crate::delivery::cut(id, 100),
+            record.settlement().as_str(),
+            held.as_secs(),
+            left.as_secs()
+        );
+        self.world.observe(|observer| observer.notice(&text));
+    }
+
     fn tick(&self) {
         for record in self.world.registry.all() {
             let Ok(state) = record.state.try_borrow() else {
@@ -181,6 +231,7 @@ impl DeliveriesActor {
                 .lease
                 .is_some_and(|lease| state.lease_from.elapsed() >= lease / 3);
             drop(state);
+            self.watch_hold(&record);
             if overdue {
                 let message = DeliveryMessage::TimerFired(TimerKind::SettleTimeout);
                 let _ = self.world.registry.tell(record.id, message);

@@ -65,6 +65,8 @@ pub(crate) struct DeliveryState {
     pub(crate) number: Option<SettlementNumber>,
     pub(crate) lease: Option<Duration>,
     pub(crate) lease_from: Instant,
+    /// How many marks of the hold limit it has passed.
+    pub(crate) hold_marks: u8,
     /// Deliveries of the same id that wait for this one's end.
     pub(crate) followers: Vec<DeliveryId>,
     pub(crate) timers: Timers,
@@ -171,6 +173,7 @@ impl DeliveryRecord {
                 number: None,
                 lease: arrival.lease,
                 lease_from: now,
+                hold_marks: 0,
                 followers: Vec::new(),
                 timers: Timers::default(),
                 handler: HandlerPart::None,
@@ -196,6 +199,7 @@ impl DeliveryRecord {
         state.generation = adoption.generation;
         state.lease = adoption.lease;
         state.lease_from = Instant::now();
+        state.hold_marks = 0;
     }
 
     /// Gives the settlement's state.

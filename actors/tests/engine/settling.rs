@@ -308,3 +308,32 @@ fn two_hand_outs_of_one_message_never_run_at_once() {
         drain_clean(&handle, &broker).await;
     });
 }
+
+#[test]
+fn a_delivery_held_almost_as_long_as_the_broker_allows_is_given_back_where_that_is_wanted() {
+    for gives_back in [true, false] {
+        run_virtual(async {
+            let broker = ScriptedTransport::new();
+            let runs = Runs::default();
+            let spec = words(obedient(&runs)).with(|spec| {
+                spec.hold_limit = Some(Duration::from_secs(10));
+                spec.give_back_at_limit = gives_back;
+            });
+            let handle = start(&broker, spec);
+            broker.push("words", "ok 12000");
+            let began = tokio::time::Instant::now();
+            broker.settled(1).await;
+            let held = began.elapsed().as_secs();
+            let (word, seconds) = if gives_back {
+                ("release", 9)
+            } else {
+                ("ack", 12)
+            };
+            assert_eq!((told(&broker), held), (vec![word], seconds));
+            if gives_back {
+                until("it is stopped", async || runs.at_work() == 0).await;
+            }
+            drop(handle.drain_and_wait("done").await);
+        });
+    }
+}

@@ -6,6 +6,7 @@ use super::{Check, show};
 use crate::config::error::Severity;
 use crate::config::lookup;
 use crate::config::plan::Base;
+use crate::config::raw::OnConsumerTimeout;
 use crate::config::raw_broker::{BrokerUrl, RawBroker};
 use crate::transport::amqp::AmqpUri;
 
@@ -94,6 +95,7 @@ impl Check<'_> {
                 broker.management_password_file.is_some(),
             ),
             ("linger", broker.linger != default.linger),
+            ("consumer-timeout", broker.consumer_timeout.is_some()),
         ] {
             if is_changed {
                 changed.push(format!("broker.{key}"));
@@ -103,6 +105,10 @@ impl Check<'_> {
             for (key, is_changed) in [
                 ("on-exhausted", consumer.on_exhausted.is_some()),
                 ("priority", consumer.priority.is_some()),
+                (
+                    "on-consumer-timeout",
+                    consumer.on_consumer_timeout != OnConsumerTimeout::Keep,
+                ),
                 (
                     "single-active-consumer",
                     consumer.single_active_consumer.is_some(),

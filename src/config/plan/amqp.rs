@@ -37,6 +37,8 @@ pub struct AmqpPlan {
     pub management: Option<ManagementPlan>,
     /// How long a source waits after its last ack before it closes.
     pub linger: Duration,
+    /// How long the broker lets a delivery be held, where the management API does not tell.
+    pub consumer_timeout: Option<Duration>,
 }
 
 /// A RabbitMQ's management API.
@@ -107,5 +109,6 @@ pub(super) fn resolve(
             }
         }),
         linger: raw.linger,
+        consumer_timeout: raw.consumer_timeout.map(|limit| limit.get()),
     }
 }
