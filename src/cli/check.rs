@@ -53,6 +53,11 @@ fn summarise(plan: &Plan, out: &mut dyn Write) -> io::Result<()> {
     match &plan.broker.url {
         BrokerUrl::Memory => writeln!(out, "  broker    memory: (nothing survives the process)")?,
         BrokerUrl::Embedded(dir) => writeln!(out, "  broker    embedded, in {}", show(dir))?,
+        BrokerUrl::Amqp(uris) => {
+            for uri in uris {
+                writeln!(out, "  broker    RabbitMQ, {uri}")?;
+            }
+        }
     }
     writeln!(
         out,

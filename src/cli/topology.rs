@@ -34,6 +34,7 @@ pub async fn topology(
         let broker = match &plan.broker.url {
             BrokerUrl::Memory => "memory:",
             BrokerUrl::Embedded(_) => "embedded",
+            BrokerUrl::Amqp(_) => "RabbitMQ",
         };
         writeln!(
             err,

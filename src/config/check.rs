@@ -1,43 +1,73 @@
 //! Cross-checks: values that are right by themselves and do not fit together, or do not fit this
 //! machine or this broker. A check is skipped where a value it needs is itself wrong.
 
+mod amqp;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use acquit_actors::model::{Capabilities, QueueName};
+use acquit_actors::model::{Capabilities, QueueName, RetryWay};
 
 use super::error::{Problem, Severity, Trouble};
 use super::lookup;
 use super::plan::{Base, Plan, feed_name};
-use super::raw::{BrokerUrl, Order, Prefetch, Raw, RawConsumer, RawHandler, RetryVia};
+use super::raw::{Order, Prefetch, Raw, RawConsumer, RawHandler};
+use super::raw_broker::BrokerUrl;
 use super::reader::{Origins, Read};
+use crate::transport::amqp::Secret;
 
 /// All problems, in the order of the file, and where the keys stand.
 pub(super) struct Checked {
     pub(super) problems: Vec<Problem>,
     pub(super) origins: Origins,
+    pub(super) secrets: Secrets,
 }
 
-/// Checks the raw configuration against itself and, with a base for its paths, this machine.
-pub(super) fn raw(raw: &Raw, read: Read, machine: Option<&Base>) -> Checked {
+/// What the files with secrets hold; nothing where they were not read.
+#[derive(Debug, Default)]
+pub(super) struct Secrets {
+    pub(super) broker: Option<Secret>,
+    pub(super) management: Option<Secret>,
+}
+
+/// How much of this machine is looked at.
+pub(super) enum Look<'b> {
+    /// Nothing: the text alone.
+    Nowhere,
+    /// Files with secrets are read, if they can be; nothing is a problem.
+    Secrets(&'b Base),
+    /// All that is named must be there.
+    Everywhere(&'b Base),
+}
+
+/// Checks the raw configuration against itself and this machine.
+pub(super) fn raw(raw: &Raw, read: Read, look: &Look<'_>) -> Checked {
     let mut check = Check {
         raw,
         wrong: read.problems.iter().map(|p| p.key.clone()).collect(),
         problems: read.problems,
         origins: read.origins,
+        secrets: Secrets::default(),
     };
+    check.broker();
     check.limits();
     check.consumers();
     check.queues();
     check.cycles();
     check.feeds();
-    if let Some(base) = machine {
-        check.machine(base);
+    match look {
+        Look::Nowhere => {}
+        Look::Secrets(base) => check.secrets(base, false),
+        Look::Everywhere(base) => {
+            check.machine(base);
+            check.secrets(base, true);
+        }
     }
     check.problems.sort_by_key(Problem::order);
     Checked {
         problems: check.problems,
         origins: check.origins,
+        secrets: check.secrets,
     }
 }
 
@@ -53,11 +83,12 @@ pub(super) fn capabilities(
         let mut add = |severity, key: String, reason: String| {
             problems.push(origins.problem(severity, &key, Trouble::Unfit { reason }));
         };
-        if consumer.retry.via == RetryVia::Broker && !capabilities.delayed_requeue {
+        if consumer.retry.way == RetryWay::Broker && !capabilities.delayed_requeue {
             let reason = "this broker cannot hold a message for a retry; use via = \"hold\"";
             add(Severity::Error, key("retry.via"), reason.to_owned());
         }
-        if consumer.dead_letter_queue.is_none() && !capabilities.dead_list {
+        let is_chosen = consumer.dead_letter_queue.is_some() || consumer.on_exhausted.is_some();
+        if !is_chosen && !capabilities.dead_list {
             let reason = "this broker keeps no list of dead messages: what is rejected is gone; \
                           set a dead-letter queue to keep it";
             add(
@@ -76,6 +107,7 @@ struct Check<'a> {
     wrong: BTreeSet<String>,
     problems: Vec<Problem>,
     origins: Origins,
+    secrets: Secrets,
 }
 
 impl Check<'_> {
@@ -319,6 +351,7 @@ impl Check<'_> {
         if let BrokerUrl::Embedded(dir) = &raw.broker.url {
             self.found("broker.url", lookup::writable_folder(&base.join(dir)));
         }
+        self.tls_files(base);
         for (number, feed) in raw.feed.iter().enumerate() {
             let file = base.join(&feed.file);
             self.found(

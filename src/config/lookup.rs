@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::{Access, access};
 
+use crate::transport::amqp::Secret;
+
 /// Where commands are looked for unless they are given our own `PATH`.
 pub(super) const SYSTEM_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
@@ -80,6 +82,40 @@ pub(super) fn readable_file(file: &Path) -> Result<(), String> {
             access(file, Access::READ_OK).map_err(|_| format!("{} cannot be read", file.display()))
         }
     }
+}
+
+/// No file with a secret is longer, in bytes.
+const SECRET_MAX: u64 = 4096;
+
+/// Reads a file that holds a secret on its one line.
+///
+/// # Errors
+/// Why not, as a sentence that names the file and shows nothing of what is in it.
+pub(super) fn secret(file: &Path) -> Result<Secret, String> {
+    use std::io::Read;
+    let wrong = |what: &str| format!("{} {what}", file.display());
+    let mut text = String::new();
+    readable_file(file)?;
+    std::fs::File::open(file)
+        .and_then(|opened| opened.take(SECRET_MAX + 1).read_to_string(&mut text))
+        .map_err(|error| match error.kind() {
+            std::io::ErrorKind::InvalidData => wrong("is not UTF-8"),
+            _ => wrong("cannot be read"),
+        })?;
+    if text.len() as u64 > SECRET_MAX {
+        return Err(wrong("is longer than 4 KiB"));
+    }
+    let line = text.strip_suffix('\n').unwrap_or(&text);
+    let line = line.strip_suffix('\r').unwrap_or(line);
+    if line.is_empty() {
+        return Err(wrong("is empty; expected a password on its one line"));
+    }
+    if line.contains(char::is_control) {
+        return Err(wrong(
+            "has more than one line, or a control character; expected a password on its one line",
+        ));
+    }
+    Ok(Secret::new(line))
 }
 
 #[cfg(test)]

@@ -14,16 +14,21 @@ mod error;
 mod lookup;
 mod plan;
 mod raw;
+mod raw_broker;
 mod reader;
 mod value;
 
+#[cfg(test)]
+mod broker_tests;
 #[cfg(test)]
 mod tests;
 
 pub use error::{ConfigError, Position, Problem, Severity, Trouble};
 pub use plan::{
-    BrokerPlan, CommandPlan, ConsumerPlan, ControlPlan, FeedPlan, HandlerPlan, LedgerPlan,
-    LimiterPlan, Plan, RetryPlan, ShutdownPlan, SupervisionPlan, Sync, WorkerPlan,
+    AmqpPlan, BrokerPlan, CommandPlan, ConsumerPlan, ControlPlan, FeedPlan, HandlerPlan,
+    LedgerPlan, LimiterPlan, ManagementPlan, Plan, RetryPlan, ShutdownPlan, SupervisionPlan, Sync,
+    WorkerPlan,
 };
-pub use raw::{BrokerUrl, ExitMeaning, Order, Prefetch, Profile, RetryVia};
+pub use raw::{ExitMeaning, OnExhausted, Order, Prefetch, Profile, RetryVia};
+pub use raw_broker::{BrokerUrl, QueueKind};
 pub use value::Rate;

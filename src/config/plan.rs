@@ -9,15 +9,17 @@ use acquit_actors::model::{
 };
 use toml::de::DeTable;
 
-use super::check::{self, Checked};
+use super::check::{self, Checked, Look, Secrets};
 use super::error::{ConfigError, Position, Problem, Severity, Trouble};
 use super::raw::{
-    BrokerUrl, ExitMeaning, LeaseLostWord, ListenWord, Order, Prefetch, Profile, Raw, RawCommand,
-    RawConsumer, RawHandler, RetryVia, SyncWord,
+    ExitMeaning, LeaseLostWord, ListenWord, OnExhausted, Order, Prefetch, Profile, Raw, RawCommand,
+    RawConsumer, RawHandler, RetryVia,
 };
+use super::raw_broker::{BrokerUrl, QueueKind, RawBroker, SyncWord};
 use super::reader::{Environment, Origins, VARIABLE_PREFIX, position};
 use super::value::Rate;
 use crate::telemetry::{LogSettings, escape_cut};
+use crate::transport::amqp::{AmqpUri, Secret};
 
 /// What this process does. All paths are absolute.
 #[derive(Debug, Clone)]
@@ -64,12 +66,56 @@ pub struct WorkerPlan {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct BrokerPlan {
-    /// Which broker.
+    /// Which broker. The addresses of a RabbitMQ hold who we are there, from wherever it was given.
     pub url: BrokerUrl,
     /// When a write counts as written.
     pub sync: Sync,
     /// How long a delivery is held without a word.
     pub lease: Duration,
+    /// How a RabbitMQ is used; there exactly when `url` is one.
+    pub amqp: Option<AmqpPlan>,
+}
+
+/// How a RabbitMQ is used. What can stand in the URL too has the value that holds.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AmqpPlan {
+    /// What the broker shows as our name.
+    pub connection_name: String,
+    /// The heartbeat that is asked for, in whole seconds; zero turns it off.
+    pub heartbeat: Duration,
+    /// How long one try of a connection may take, each address.
+    pub connect_timeout: Duration,
+    /// How often a first connection is tried; 0: for ever.
+    pub first_connect_tries: u32,
+    /// Whether what is missing is declared.
+    pub declare: bool,
+    /// The type of declared queues.
+    pub queue_type: QueueKind,
+    /// The certificates to trust, PEM; `None`: those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// Our own certificate, PEM; there exactly when `key_file` is.
+    pub cert_file: Option<PathBuf>,
+    /// Its key, PEM.
+    pub key_file: Option<PathBuf>,
+    /// Whether our certificate logs in, without a password.
+    pub external: bool,
+    /// The management API.
+    pub management: Option<ManagementPlan>,
+    /// How long a source waits after its last ack before it closes.
+    pub linger: Duration,
+}
+
+/// A RabbitMQ's management API.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ManagementPlan {
+    /// `http://host:port` or `https://host:port`, without a slash at its end.
+    pub url: String,
+    /// Who we are there; without a user of its own, who we are at the broker.
+    pub user: String,
+    /// The password.
+    pub password: Secret,
 }
 
 /// When a write of the embedded broker counts as written.
@@ -190,9 +236,15 @@ pub struct ConsumerPlan {
     pub on_channel_lost: OnLeaseLost,
     /// What happens to a running handler when the lease ran out.
     pub on_lease_lost: OnLeaseLost,
-    /// What happens when a publish is refused for good and there is no dead-letter queue. Always
-    /// [`OnRefused::Reject`] today: every broker that is built has a dead list.
+    /// What happens when a publish is refused for good: [`OnRefused::Reject`] where a dead list, a
+    /// dead-letter queue or `on_exhausted` says what becomes of the message.
     pub on_refused: OnRefused,
+    /// What becomes of dead messages; chosen where a RabbitMQ is used without a dead-letter queue.
+    pub on_exhausted: Option<OnExhausted>,
+    /// The priority among the consumers of a queue at a RabbitMQ; higher ones are served first.
+    pub priority: Option<i32>,
+    /// Whether a RabbitMQ hands each partition out to one consumer at a time.
+    pub single_active: bool,
     /// How a failed attempt is tried again.
     pub retry: RetryPlan,
     /// Its handler.
@@ -263,33 +315,34 @@ impl Plan {
     /// # Errors
     /// [`ConfigError`] with every problem, when one of them is an error.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        Self::of_file(path.as_ref(), true)
+        Self::of_file(path.as_ref(), |base| Look::Everywhere(base))
     }
 
-    /// Reads a file as [`Plan::from_file`] does, but does not look at this machine: for who asks a
-    /// running process, which has to answer also when a program or a file has gone meanwhile.
+    /// Reads a file as [`Plan::from_file`] does, but does not check this machine: for who asks a
+    /// running process, which has to answer also when a program or a file has gone meanwhile. A
+    /// file with a password is read if it can be; else the password is empty.
     ///
     /// # Errors
     /// [`ConfigError`] with every problem, when one of them is an error.
     pub fn from_file_alone(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        Self::of_file(path.as_ref(), false)
+        Self::of_file(path.as_ref(), |base| Look::Secrets(base))
     }
 
-    fn of_file(path: &Path, look_at_machine: bool) -> Result<Self, ConfigError> {
+    fn of_file(path: &Path, look: fn(&Base) -> Look<'_>) -> Result<Self, ConfigError> {
         let text = read(path).map_err(|problem| ConfigError {
             file: path.to_owned(),
             problems: vec![*problem],
         })?;
-        load(&text, path, &environment(), look_at_machine)
+        load(&text, path, &environment(), look)
     }
 
     /// Reads a text as if it stood in the file `path`. Looks at nothing but the text: neither at
-    /// the environment nor at this machine.
+    /// the environment nor at this machine, so what a file with a password holds is empty.
     ///
     /// # Errors
     /// [`ConfigError`] with every problem, when one of them is an error.
     pub fn from_str(text: &str, path: impl AsRef<Path>) -> Result<Self, ConfigError> {
-        load(text, path.as_ref(), &Environment::new(), false)
+        load(text, path.as_ref(), &Environment::new(), |_| Look::Nowhere)
     }
 
     /// Checks it against what the transport can do, once that is known. An error means: do not run.
@@ -328,7 +381,7 @@ fn load(
     text: &str,
     path: &Path,
     environment: &Environment,
-    look_at_machine: bool,
+    look: fn(&Base) -> Look<'_>,
 ) -> Result<Plan, ConfigError> {
     let refuse = |problems| ConfigError {
         file: path.to_owned(),
@@ -340,11 +393,18 @@ fn load(
     }
     let (raw, read) = Raw::read(text, tree.get_ref(), environment);
     let base = Base::of(path);
-    let Checked { problems, origins } = check::raw(&raw, read, look_at_machine.then_some(&base));
+    let Checked {
+        problems,
+        origins,
+        secrets,
+    } = check::raw(&raw, read, &look(&base));
     if problems.iter().any(|p| p.severity == Severity::Error) {
         return Err(refuse(problems));
     }
-    Ok(resolve(raw, path, &base, problems, origins))
+    let mut plan = resolve(raw, path, &base, secrets);
+    plan.remarks = problems;
+    plan.origins = origins;
+    Ok(plan)
 }
 
 /// Reads a file of bounded length.
@@ -450,8 +510,11 @@ impl Base {
     }
 }
 
-fn resolve(raw: Raw, path: &Path, base: &Base, remarks: Vec<Problem>, origins: Origins) -> Plan {
+/// Resolves all but the remarks and origins.
+fn resolve(raw: Raw, path: &Path, base: &Base, secrets: Secrets) -> Plan {
     let ListenWord::Socket = raw.control.listen;
+    let broker = broker(raw.broker, &raw.worker.name, base, secrets);
+    let is_amqp = broker.amqp.is_some();
     Plan {
         file: path.to_owned(),
         control: ControlPlan {
@@ -461,17 +524,7 @@ fn resolve(raw: Raw, path: &Path, base: &Base, remarks: Vec<Problem>, origins: O
             name: raw.worker.name.to_string(),
             state_dir: base.join(&raw.worker.state_dir),
         },
-        broker: BrokerPlan {
-            url: match raw.broker.url {
-                BrokerUrl::Memory => BrokerUrl::Memory,
-                BrokerUrl::Embedded(dir) => BrokerUrl::Embedded(base.join(&dir)),
-            },
-            sync: match raw.broker.sync {
-                SyncWord::Always => Sync::Always,
-                SyncWord::Interval => Sync::Interval,
-            },
-            lease: raw.broker.lease.get(),
-        },
+        broker,
         limiter: LimiterPlan {
             permits: raw.limiter.permits.get(),
             in_flight_bytes: raw.limiter.in_flight_bytes.bytes(),
@@ -511,10 +564,88 @@ fn resolve(raw: Raw, path: &Path, base: &Base, remarks: Vec<Problem>, origins: O
         consumers: raw
             .consumer
             .into_iter()
-            .map(|c| consumer(c, base))
+            .map(|c| consumer(c, base, is_amqp))
             .collect(),
-        remarks,
-        origins,
+        remarks: Vec::new(),
+        origins: Origins::default(),
+    }
+}
+
+fn broker(raw: RawBroker, worker: &ConsumerName, base: &Base, secrets: Secrets) -> BrokerPlan {
+    let (sync, lease) = (raw.sync, raw.lease.get());
+    let (url, amqp) = match &raw.url {
+        BrokerUrl::Memory => (BrokerUrl::Memory, None),
+        BrokerUrl::Embedded(dir) => (BrokerUrl::Embedded(base.join(dir)), None),
+        BrokerUrl::Amqp(uris) => {
+            let uris = logged_in(uris, &raw, secrets.broker);
+            let amqp = uris
+                .first()
+                .map(|uri| amqp(&raw, uri, worker, base, secrets.management));
+            (BrokerUrl::Amqp(uris), amqp)
+        }
+    };
+    BrokerPlan {
+        url,
+        sync: match sync {
+            SyncWord::Always => Sync::Always,
+            SyncWord::Interval => Sync::Interval,
+        },
+        lease,
+        amqp,
+    }
+}
+
+/// Puts who we are into the addresses, where it has keys of its own.
+fn logged_in(uris: &[AmqpUri], raw: &RawBroker, password: Option<Secret>) -> Vec<AmqpUri> {
+    let mut uris = uris.to_vec();
+    if let Some(user) = &raw.user {
+        let password = password.unwrap_or_else(|| Secret::new(""));
+        for uri in &mut uris {
+            uri.user.clone_from(&user.0);
+            uri.password = password.clone();
+            uri.has_user = true;
+        }
+    }
+    uris
+}
+
+fn amqp(
+    raw: &RawBroker,
+    uri: &AmqpUri,
+    worker: &ConsumerName,
+    base: &Base,
+    password: Option<Secret>,
+) -> AmqpPlan {
+    let join = |path: &Option<PathBuf>| path.as_ref().map(|path| base.join(path));
+    let name = raw.connection_name.as_ref().map(|name| name.0.clone());
+    AmqpPlan {
+        connection_name: name.unwrap_or_else(|| worker.to_string()),
+        heartbeat: match uri.heartbeat {
+            Some(seconds) => Duration::from_secs(seconds.into()),
+            None => raw.heartbeat.get(),
+        },
+        connect_timeout: uri
+            .connection_timeout
+            .unwrap_or_else(|| raw.connect_timeout.get()),
+        first_connect_tries: raw.first_connect_tries.get(),
+        declare: raw.declare,
+        queue_type: raw.queue_type,
+        ca_file: join(&raw.ca_file),
+        cert_file: join(&raw.cert_file),
+        key_file: join(&raw.key_file),
+        external: uri.external.unwrap_or(raw.external),
+        management: raw.management.as_ref().map(|url| {
+            let (user, password) = match &raw.management_user {
+                Some(user) => (user.0.clone(), password.unwrap_or_else(|| Secret::new(""))),
+                None => (uri.user.clone(), uri.password.clone()),
+            };
+            ManagementPlan {
+                url: url.0.clone(),
+                user,
+                password,
+            }
+        }),
+        linger: raw.linger,
     }
 }
 
@@ -530,12 +661,13 @@ fn burst(rate: Option<Rate>, burst: Option<u32>) -> u32 {
     burst.unwrap_or((per_second.ceil() as u32).max(1))
 }
 
-fn consumer(raw: RawConsumer, base: &Base) -> ConsumerPlan {
+fn consumer(raw: RawConsumer, base: &Base, is_amqp: bool) -> ConsumerPlan {
     let (on_channel_lost, on_lease_lost) = match raw.on_lease_lost {
         LeaseLostWord::Auto => (OnLeaseLost::Finish, OnLeaseLost::Abort),
         LeaseLostWord::Finish => (OnLeaseLost::Finish, OnLeaseLost::Finish),
         LeaseLostWord::Abort => (OnLeaseLost::Abort, OnLeaseLost::Abort),
     };
+    let is_chosen = raw.dead_letter_queue.is_some() || raw.on_exhausted.is_some();
     ConsumerPlan {
         name: raw.name,
         queue: raw.queue,
@@ -556,7 +688,17 @@ fn consumer(raw: RawConsumer, base: &Base) -> ConsumerPlan {
         crash_loop_limit: raw.crash_loop_limit.get(),
         on_channel_lost,
         on_lease_lost,
-        on_refused: OnRefused::Reject,
+        // The other brokers have a dead list.
+        on_refused: if is_chosen || !is_amqp {
+            OnRefused::Reject
+        } else {
+            OnRefused::Park
+        },
+        on_exhausted: raw.on_exhausted,
+        priority: raw.priority.map(|priority| priority.0),
+        single_active: raw
+            .single_active_consumer
+            .unwrap_or(raw.order == Order::Partition),
         retry: RetryPlan {
             max_attempts: raw.retry.max_attempts.get(),
             backoff: Backoff {
@@ -565,6 +707,7 @@ fn consumer(raw: RawConsumer, base: &Base) -> ConsumerPlan {
             },
             via: raw.retry.via,
             way: match raw.retry.via {
+                RetryVia::Broker if is_amqp => RetryWay::Ladder,
                 RetryVia::Broker => RetryWay::Broker,
                 RetryVia::Hold => RetryWay::Hold,
             },

@@ -8,8 +8,9 @@ use std::time::Duration;
 use acquit_actors::model::{ConsumerName, QueueName};
 use toml::de::DeTable;
 
+use super::raw_broker::RawBroker;
 use super::reader::{Environment, Read, Reader, Section};
-use super::value::{Argv, Choice, Count, Leaf, Lease, Positive, Rate, Size, Wrong};
+use super::value::{Argv, Choice, Count, Leaf, Positive, Rate, Size, Whole, Wrong};
 use crate::telemetry::{LogFormat, LogLevel};
 
 /// A number of permits.
@@ -56,77 +57,6 @@ impl Default for RawWorker {
             state_dir: "./data".into(),
         }
     }
-}
-
-/// `[broker]`
-#[derive(Debug, Clone, PartialEq)]
-pub(super) struct RawBroker {
-    /// `url`
-    pub url: BrokerUrl,
-    /// `sync`
-    pub sync: SyncWord,
-    /// `lease`
-    pub lease: Lease,
-}
-
-impl Default for RawBroker {
-    fn default() -> Self {
-        Self {
-            url: BrokerUrl::Embedded("./data".into()),
-            sync: SyncWord::Always,
-            lease: Lease(Duration::from_secs(60)),
-        }
-    }
-}
-
-/// Where messages come from.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BrokerUrl {
-    /// `memory:`
-    Memory,
-    /// `embedded:<dir>`
-    Embedded(PathBuf),
-}
-
-impl Leaf for BrokerUrl {
-    fn expected() -> String {
-        "a broker such as \"embedded:./data\" or \"memory:\"".to_owned()
-    }
-
-    fn read(value: &toml::de::DeValue<'_>) -> Result<Self, Wrong> {
-        let not_built = |what: &str| {
-            let instead = "use \"embedded:<dir>\" or \"memory:\"";
-            Err(Wrong::NotBuilt(format!(
-                "{what} is not built yet; {instead}"
-            )))
-        };
-        let url = value.as_str().ok_or_else(|| Wrong::shape(value))?;
-        match url.split_once(':') {
-            Some(("memory", "")) => Ok(Self::Memory),
-            Some(("embedded", dir)) if !dir.is_empty() && !dir.contains('\0') => {
-                Ok(Self::Embedded(dir.into()))
-            }
-            Some(("amqp" | "amqps", _)) => not_built("RabbitMQ (amqp:, amqps:)"),
-            Some(("nats" | "tls", _)) => not_built("NATS JetStream (nats:)"),
-            // A URL may hold a password: never shown.
-            _ => Err(Wrong::shape(value)),
-        }
-    }
-}
-
-/// `broker.sync`
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SyncWord {
-    /// `always`
-    Always,
-    /// `interval`
-    Interval,
-}
-
-impl Choice for SyncWord {
-    const WORDS: &'static [(&'static str, Self)] =
-        &[("always", Self::Always), ("interval", Self::Interval)];
 }
 
 /// `[limiter]`
@@ -315,6 +245,12 @@ pub(super) struct RawConsumer {
     pub reply_queue: Option<QueueName>,
     /// `dead-letter-queue`
     pub dead_letter_queue: Option<QueueName>,
+    /// `on-exhausted`
+    pub on_exhausted: Option<OnExhausted>,
+    /// `priority`
+    pub priority: Option<Whole>,
+    /// `single-active-consumer`
+    pub single_active_consumer: Option<bool>,
     /// `max-message-bytes`
     pub max_message_bytes: Size,
     /// `max-headers`
@@ -346,6 +282,9 @@ impl RawConsumer {
             publish_give_up: Positive::new(Duration::from_secs(60)),
             reply_queue: None,
             dead_letter_queue: None,
+            on_exhausted: None,
+            priority: None,
+            single_active_consumer: None,
             max_message_bytes: Size::new(16 << 20),
             max_headers: Count::new(256),
             crash_loop_limit: Count::new(20),
@@ -354,6 +293,21 @@ impl RawConsumer {
             handler: RawHandler::Discard,
         }
     }
+}
+
+/// What becomes of a message that is rejected or used up its attempts, where there is no
+/// dead-letter queue and the broker keeps no dead list.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnExhausted {
+    /// It is rejected: the queue's own dead-letter exchange gets it, if it has one.
+    Broker,
+    /// It is acknowledged, and gone.
+    Drop,
+}
+
+impl Choice for OnExhausted {
+    const WORDS: &'static [(&'static str, Self)] =
+        &[("broker", Self::Broker), ("drop", Self::Drop)];
 }
 
 /// The wire contract a consumer speaks.
@@ -412,6 +366,10 @@ impl Leaf for Prefetch {
     fn read(value: &toml::de::DeValue<'_>) -> Result<Self, Wrong> {
         match value.as_str() {
             Some("auto") => Ok(Self::Auto),
+            _ if Count::<0, 0>::read(value).is_ok() => Err(Wrong::Value {
+                found: "0, which a broker would take as unlimited".to_owned(),
+                nearest: None,
+            }),
             _ => Count::<1, 65_535>::read(value).map(|count| Self::Fixed(count.get())),
         }
     }
@@ -609,15 +567,6 @@ impl RawWorker {
     }
 }
 
-impl RawBroker {
-    fn read(&mut self, mut section: Section<'_, '_>) {
-        section.read("url", &mut self.url);
-        section.read("sync", &mut self.sync);
-        section.read("lease", &mut self.lease);
-        section.finish();
-    }
-}
-
 impl RawLimiter {
     fn read(&mut self, mut section: Section<'_, '_>) {
         section.read("permits", &mut self.permits);
@@ -702,6 +651,9 @@ impl RawConsumer {
         section.read("publish-give-up", &mut raw.publish_give_up);
         raw.reply_queue = section.read_opt("reply-queue");
         raw.dead_letter_queue = section.read_opt("dead-letter-queue");
+        raw.on_exhausted = section.read_opt("on-exhausted");
+        raw.priority = section.read_opt("priority");
+        raw.single_active_consumer = section.read_opt("single-active-consumer");
         section.read("max-message-bytes", &mut raw.max_message_bytes);
         section.read("max-headers", &mut raw.max_headers);
         section.read("crash-loop-limit", &mut raw.crash_loop_limit);

@@ -22,6 +22,11 @@ pub(super) struct Origins {
 }
 
 impl Origins {
+    /// Tells whether a key was given, in the file or by the environment.
+    pub(super) fn is_given(&self, key: &str) -> bool {
+        self.positions.contains_key(key) || self.variables.contains_key(key)
+    }
+
     /// Makes a problem of a key, or of the nearest table above it that was given.
     pub(super) fn problem(&self, severity: Severity, key: &str, trouble: Trouble) -> Problem {
         let mut above = key;
@@ -313,6 +318,7 @@ impl<'t> Section<'_, 't> {
                     nearest,
                 },
                 Wrong::NotBuilt(what) => Trouble::NotBuilt { what },
+                Wrong::Unfit(reason) => Trouble::Unfit { reason },
             };
             self.problem(&path, trouble);
         }))

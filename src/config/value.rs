@@ -28,6 +28,8 @@ pub(super) enum Wrong {
     },
     /// It is known and not built yet.
     NotBuilt(String),
+    /// It is wrong in a way of its own, said in full and without a secret.
+    Unfit(String),
 }
 
 impl Wrong {
@@ -246,6 +248,100 @@ impl Leaf for Size {
             .contains(&bytes)
             .then_some(Self(bytes))
             .ok_or_else(wrong)
+    }
+}
+
+/// A duration of whole seconds, up to the largest that a heartbeat can have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Seconds(u16);
+
+impl Seconds {
+    /// Wraps seconds.
+    pub(super) const fn new(seconds: u16) -> Self {
+        Self(seconds)
+    }
+
+    /// Gives the duration.
+    pub(super) const fn get(self) -> Duration {
+        Duration::from_secs(self.0 as u64)
+    }
+}
+
+impl Leaf for Seconds {
+    fn expected() -> String {
+        "whole seconds such as \"10s\" or \"2m\", at most 65535".to_owned()
+    }
+
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let duration = Duration::read(value)?;
+        u16::try_from(duration.as_secs())
+            .ok()
+            .filter(|_| duration.subsec_nanos() == 0)
+            .map(Self)
+            .ok_or_else(|| Wrong::shown(value))
+    }
+}
+
+/// A whole number that may be negative.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Whole(pub(super) i32);
+
+impl Leaf for Whole {
+    fn expected() -> String {
+        format!("a whole number from {} to {}", i32::MIN, i32::MAX)
+    }
+
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let number = value.as_integer().and_then(|number| {
+            i32::from_str_radix(&number.as_str().replace('_', ""), number.radix()).ok()
+        });
+        number.map(Self).ok_or_else(|| Wrong::shown(value))
+    }
+}
+
+/// A name that goes over the wire as it is, such as a user's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Name(pub(super) String);
+
+impl Leaf for Name {
+    fn expected() -> String {
+        "a name of 1 to 200 bytes without control characters".to_owned()
+    }
+
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let name = text(value)?;
+        (!name.is_empty() && name.len() <= NAME_MAX && !name.contains(char::is_control))
+            .then(|| Self(name.to_owned()))
+            .ok_or_else(|| Wrong::shape(value))
+    }
+}
+
+/// The address of an HTTP server, without a user in it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct HttpUrl(pub(super) String);
+
+impl Leaf for HttpUrl {
+    fn expected() -> String {
+        "an address such as \"http://127.0.0.1:15672\"".to_owned()
+    }
+
+    /// It may hold a password by mistake, so it is never shown.
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let url = text(value)?;
+        let rest = url
+            .strip_prefix("http://")
+            .or_else(|| url.strip_prefix("https://"))
+            .ok_or_else(|| Wrong::shape(value))?;
+        if rest.contains('@') {
+            return Err(Wrong::Unfit(
+                "has a user in it; use management-user and management-password-file".to_owned(),
+            ));
+        }
+        let is_odd = |c: char| c.is_control() || c.is_whitespace() || "?#".contains(c);
+        if rest.is_empty() || rest.starts_with(['/', ':']) || rest.contains(is_odd) {
+            return Err(Wrong::shape(value));
+        }
+        Ok(Self(url.trim_end_matches('/').to_owned()))
     }
 }
 

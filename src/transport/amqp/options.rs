@@ -98,6 +98,9 @@ pub struct AmqpConsumer {
     pub ladder: Vec<Duration>,
     /// Where dead letters go.
     pub dead_letter_queue: Option<QueueName>,
+    /// A message that is rejected without a dead-letter queue is acknowledged, so that not even the
+    /// queue's own dead-letter exchange gets it.
+    pub drop_dead: bool,
     /// Where replies go.
     pub reply_queue: Option<QueueName>,
 }
@@ -173,6 +176,7 @@ impl AmqpConsumer {
             single_active: false,
             ladder: Vec::new(),
             dead_letter_queue: None,
+            drop_dead: false,
             reply_queue: None,
         }
     }

@@ -1,0 +1,1 @@
+//! Whole `[broker]` sections of a RabbitMQ against whole error texts.
