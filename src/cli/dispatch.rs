@@ -53,6 +53,10 @@ pub async fn dispatch(args: Args) -> io::Result<Exit> {
         let (out, err) = (&mut io::stdout(), &mut io::stderr());
         return super::topology(&plan, topology.action, args.json, out, err).await;
     }
+    if let Command::Dlq(dlq) = &action {
+        let (out, err) = (&mut io::stdout(), &mut io::stderr());
+        return super::dlq(&plan, &dlq.action, args.json, out, err).await;
+    }
     match command(&plan, action, args.json).await {
         Ok(exit) => Ok(exit),
         Err(Failure { exit, text }) if text.is_empty() => Ok(exit),
@@ -65,9 +69,11 @@ pub async fn dispatch(args: Args) -> io::Result<Exit> {
 
 async fn command(plan: &Plan, action: Command, json: bool) -> Result<Exit, Failure> {
     match action {
-        Command::Run(_) | Command::Check | Command::Bench(_) | Command::Topology(_) => {
-            Ok(Exit::Clean)
-        }
+        Command::Run(_)
+        | Command::Check
+        | Command::Bench(_)
+        | Command::Dlq(_)
+        | Command::Topology(_) => Ok(Exit::Clean),
         Command::Publish(args) => commands::publish(plan, &args, json).await,
         Command::Get(args) => commands::get(plan, &args).await,
         Command::Status => commands::status(plan, json).await,

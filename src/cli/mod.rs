@@ -5,17 +5,20 @@ mod bench;
 mod check;
 pub mod commands;
 mod dispatch;
+mod dlq;
 mod exit;
 pub mod run;
 mod topology;
 pub mod view;
 
 pub use args::{
-    Args, BenchArgs, CancelArgs, Command, ConsumerArgs, DrainArgs, GetArgs, HeaderArg, PublishArgs,
-    RunArgs, ScaleArgs, TopologyAction, TopologyArgs,
+    Args, BenchArgs, CancelArgs, Command, ConsumerArgs, DlqAction, DlqArgs, DrainArgs, FilterArgs,
+    GetArgs, HeaderArg, LetterArgs, ListArgs, PublishArgs, RateArg, ReplayArgs, RunArgs, ScaleArgs,
+    TopologyAction, TopologyArgs,
 };
 pub use check::check;
 pub use dispatch::dispatch;
+pub use dlq::{dlq, show_dlq};
 pub use exit::Exit;
 pub use topology::{show_topology, topology};
 

@@ -8,7 +8,7 @@
 mod live;
 mod rows;
 mod summary;
-mod words;
+pub(super) mod words;
 
 use std::collections::BTreeMap;
 
