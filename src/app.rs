@@ -2,6 +2,7 @@
 //! every layer.
 
 mod amqp;
+mod told;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -31,6 +32,7 @@ use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
 pub use amqp::amqp_options;
+pub use told::{broker_told, consumer_limits};
 
 /// Why an application could not be made of a plan.
 #[derive(Debug, thiserror::Error)]
@@ -45,7 +47,7 @@ pub enum AppError {
         /// Its addresses.
         address: String,
         /// Why.
-        source: TopologyError,
+        source: Box<TopologyError>,
     },
     /// The transport could not be made.
     #[error(transparent)]
@@ -183,6 +185,7 @@ async fn first_connection(options: &AmqpOptions) -> Result<Prepared, AppError> {
         if !passes || (last > 0 && tries >= last) {
             let addresses: Vec<String> = options.uris.iter().map(AmqpUri::address).collect();
             let address = addresses.join(", ");
+            let source = Box::new(source);
             return Err(AppError::Amqp { address, source });
         }
         let wait = options.backoff.delay(tries, rand::random());

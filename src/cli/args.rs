@@ -82,7 +82,7 @@ pub enum Command {
     /// Run the consumers until TERM or INT, which drains (the default)
     Run(RunArgs),
     /// Say what is wrong with the configuration, and start nothing
-    Check,
+    Check(CheckArgs),
     /// Publish a message
     Publish(PublishArgs),
     /// Show messages of a queue as JSON lines, or take them out of it
@@ -119,6 +119,14 @@ pub struct RunArgs {
     /// End, with 0, after this many deliveries
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_deliveries: Option<u64>,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ClapArgs)]
+pub struct CheckArgs {
+    /// Ask the broker too: whether it takes us, what it is, and what is missing or otherwise there
+    #[arg(long)]
+    pub connect: bool,
 }
 
 /// Arguments of `publish`.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::view::summary;
+use super::view::{broker_lines, summary};
 use super::{Exit, GetArgs, PublishArgs, whole};
 use crate::app::{self, AppError};
 use crate::config::{BrokerUrl, Plan};
@@ -379,6 +379,9 @@ pub async fn status(plan: &Plan, json: bool) -> Result<Exit, Failure> {
         report.version,
         report.snapshot.phase.as_str()
     )?;
+    if let Some(broker) = &report.broker {
+        write!(out, "{}", broker_lines(broker))?;
+    }
     writeln!(out, "{}", summary(&report.snapshot, &report.depths))?;
     Ok(Exit::Clean)
 }

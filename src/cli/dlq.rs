@@ -138,12 +138,12 @@ fn filter(args: &FilterArgs) -> LetterFilter {
 }
 
 fn replay(args: &ReplayArgs) -> Replay {
-    let mut replay = Replay::default();
-    replay.filter = filter(&args.filter);
-    replay.limit = args.limit;
-    replay.pause = args.rate.map(|rate| rate.pause()).unwrap_or_default();
-    replay.dry_run = args.dry_run;
-    replay
+    Replay {
+        filter: filter(&args.filter),
+        limit: args.limit,
+        pause: args.rate.map(|rate| rate.pause()).unwrap_or_default(),
+        dry_run: args.dry_run,
+    }
 }
 
 /// The dead list of a queue in the embedded store, which nobody else has open.

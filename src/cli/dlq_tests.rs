@@ -85,9 +85,11 @@ fn one_that_is_not_there_is_a_failure() {
 
 #[test]
 fn a_list_has_a_line_for_each_and_no_body() {
-    let mut found = Found::default();
-    found.letters = vec![letter(b"secret").without_body()];
-    (found.seen, found.left) = (4, 2);
+    let found = Found {
+        letters: vec![letter(b"secret").without_body()],
+        seen: 4,
+        left: 2,
+    };
     let (text, _) = shown(false, |show| show.list(&found));
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines.len(), 3, "{text}");
@@ -116,8 +118,7 @@ fn what_stayed_is_told_and_is_a_failure() {
         ] {
             tally.note(show.fate(&letter, &fate), &fate);
         }
-        let mut ended = Replayed::default();
-        ended.seen = 5;
+        let ended = Replayed { seen: 5, left: 0 };
         show.tally(&tally, ended, true)?;
         tally.exit()
     });

@@ -2,6 +2,7 @@
 
 #[path = "../broker_kit/mod.rs"]
 mod broker_kit;
+mod checking;
 mod letters;
 #[path = "../rabbit/place.rs"]
 #[allow(dead_code, reason = "the engine's own tests use the rest of the place")]
