@@ -31,6 +31,7 @@ use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri};
 use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
+
 pub use amqp::amqp_options;
 pub use told::{broker_told, consumer_limits};
 
@@ -468,7 +469,7 @@ async fn publish_lines(
 #[derive(Debug, Clone)]
 pub struct AmqpDesk {
     broker: AmqpTransport,
-    queues: std::collections::BTreeMap<QueueName, u32>,
+    queues: Vec<QueueName>,
 }
 
 impl AmqpDesk {
@@ -476,7 +477,7 @@ impl AmqpDesk {
     pub fn new(plan: &Plan, broker: &AmqpTransport) -> Self {
         Self {
             broker: broker.clone(),
-            queues: plan.queues(),
+            queues: plan.queues().into_keys().collect(),
         }
     }
 }
@@ -502,10 +503,11 @@ impl Desk for AmqpDesk {
     fn depths(&self) -> BoxFuture<'_, BTreeMap<QueueName, QueueDepth>> {
         Box::pin(async move {
             let mut depths = BTreeMap::new();
-            for (queue, partitions) in &self.queues {
-                if let Some(ready) = self.broker.ready(queue, *partitions).await {
+            for queue in &self.queues {
+                if let Some((ready, delayed)) = self.broker.depth(queue).await {
                     let depth = QueueDepth {
                         ready,
+                        delayed,
                         ..QueueDepth::default()
                     };
                     depths.insert(queue.clone(), depth);

@@ -3,6 +3,9 @@
 use std::io::{self, BufRead, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
+
+use acquit_actors::{Engine, Handle};
 
 use serde_json::{Map, Value, json};
 
@@ -67,6 +70,8 @@ enum Way {
     /// Each request has a connection of its own: between two, a slow reader keeps no place.
     Process(PathBuf),
     Store(Arc<dyn Desk>),
+    /// A RabbitMQ, with who keeps our connections to it.
+    Broker(Arc<dyn Desk>, Handle),
 }
 
 impl Way {
@@ -79,11 +84,19 @@ impl Way {
             return Err(no_process(plan));
         }
         let broker = app::open_broker(plan)?;
-        if let app::Broker::Amqp { .. } = &broker {
-            return Err(no_process(plan));
+        if let app::Broker::Amqp { options, .. } = &broker {
+            let handle = connect_to(&broker, options.connect_timeout).await?;
+            return Ok(Self::Broker(broker.desk(plan), handle));
         }
         app::make_ready(plan, &broker).await?;
         Ok(Self::Store(broker.desk(plan)))
+    }
+
+    /// Leaves a broker orderly.
+    async fn leave(self) {
+        if let Self::Broker(_, handle) = self {
+            let _ = handle.drain_and_wait("done").await;
+        }
     }
 
     async fn publish(&mut self, queue: &str, lines: Vec<String>) -> Result<u64, Failure> {
@@ -97,7 +110,7 @@ impl Way {
                 let done = client.request(&request, |_| {}).await?;
                 Ok(done["published"].as_u64().unwrap_or(0))
             }
-            Self::Store(desk) => desk
+            Self::Store(desk) | Self::Broker(desk, _) => desk
                 .publish(queue.to_owned(), lines)
                 .await
                 .map_err(|error| Failure::new(Exit::Failure, error.to_string())),
@@ -119,11 +132,36 @@ impl Way {
                 client.request(&request, |item| items.push(item)).await?;
                 Ok(items)
             }
-            Self::Store(desk) => desk
+            Self::Store(desk) | Self::Broker(desk, _) => desk
                 .get(queue, take, dead, limit)
                 .await
                 .map_err(|error| Failure::new(Exit::Failure, error.to_string())),
         }
+    }
+}
+
+/// An engine without consumers keeps the connections; waits until both are open.
+async fn connect_to(broker: &app::Broker, limit: Duration) -> Result<Handle, Failure> {
+    let engine = Engine::new(broker.transport());
+    let handle = engine.start().map_err(|error| {
+        let text = format!("failed to start: {error}");
+        Failure::new(Exit::Failure, text)
+    })?;
+    let deadline = tokio::time::Instant::now() + limit;
+    loop {
+        let snapshot = handle.snapshot().await.ok();
+        let connections = snapshot
+            .map(|snapshot| snapshot.connections)
+            .unwrap_or_default();
+        if !connections.is_empty() && connections.iter().all(|one| one.state == "open") {
+            return Ok(handle);
+        }
+        let trouble = connections.into_iter().find_map(|one| one.trouble);
+        if tokio::time::Instant::now() >= deadline || trouble.is_some() {
+            let why = trouble.unwrap_or_else(|| format!("no connection within {limit:?}"));
+            return Err(Failure::new(Exit::Connection, format!("the broker: {why}")));
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 
@@ -178,6 +216,7 @@ pub async fn publish(plan: &Plan, args: &PublishArgs, json: bool) -> Result<Exit
             published += publish_lines(&mut way, args, &mut io::stdin().lock()).await?;
         }
     }
+    way.leave().await;
     let text = if json {
         json!({ "queue": args.queue, "published": published }).to_string()
     } else {

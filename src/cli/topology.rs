@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use serde_json::{Map, Value, json};
 
 use super::{Exit, TopologyAction};
+use crate::app::amqp_options;
 use crate::config::{BrokerUrl, Plan};
 use crate::transport::amqp::AmqpOptions;
 use crate::transport::amqp::topology::{Argument, Change, Report, Task, TopologyError, perform};
@@ -43,11 +44,6 @@ pub async fn topology(
         return Ok(Exit::Usage);
     };
     show_topology(&options, action, json, out, err).await
-}
-
-/// The plan's RabbitMQ, if that is its broker.
-fn amqp_options(_plan: &Plan) -> Option<AmqpOptions> {
-    None
 }
 
 /// Performs an action with a RabbitMQ; see [`topology`].

@@ -96,6 +96,10 @@ pub(super) fn secret(file: &Path) -> Result<Secret, String> {
     let wrong = |what: &str| format!("{} {what}", file.display());
     let mut text = String::new();
     readable_file(file)?;
+    // A pipe would be waited for.
+    if !file.metadata().is_ok_and(|metadata| metadata.is_file()) {
+        return Err(wrong("is not a plain file"));
+    }
     std::fs::File::open(file)
         .and_then(|opened| opened.take(SECRET_MAX + 1).read_to_string(&mut text))
         .map_err(|error| match error.kind() {

@@ -1,5 +1,8 @@
 //! The plan: the configuration resolved, in plain types, valid by construction.
 
+mod amqp;
+mod source;
+
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,16 +13,18 @@ use acquit_actors::model::{
 use toml::de::DeTable;
 
 use super::check::{self, Checked, Look, Secrets};
-use super::error::{ConfigError, Position, Problem, Severity, Trouble};
+use super::error::{ConfigError, Problem, Severity};
 use super::raw::{
     ExitMeaning, LeaseLostWord, ListenWord, OnExhausted, Order, Prefetch, Profile, Raw, RawCommand,
     RawConsumer, RawHandler, RetryVia,
 };
-use super::raw_broker::{BrokerUrl, QueueKind, RawBroker, SyncWord};
-use super::reader::{Environment, Origins, VARIABLE_PREFIX, position};
+use super::raw_broker::{BrokerUrl, RawBroker, SyncWord};
+use super::reader::{Environment, Origins};
 use super::value::Rate;
-use crate::telemetry::{LogSettings, escape_cut};
-use crate::transport::amqp::{AmqpUri, Secret};
+use crate::telemetry::LogSettings;
+use source::{environment, read, syntax_problems};
+
+pub use amqp::{AmqpPlan, ManagementPlan};
 
 /// What this process does. All paths are absolute.
 #[derive(Debug, Clone)]
@@ -74,48 +79,6 @@ pub struct BrokerPlan {
     pub lease: Duration,
     /// How a RabbitMQ is used; there exactly when `url` is one.
     pub amqp: Option<AmqpPlan>,
-}
-
-/// How a RabbitMQ is used. What can stand in the URL too has the value that holds.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AmqpPlan {
-    /// What the broker shows as our name.
-    pub connection_name: String,
-    /// The heartbeat that is asked for, in whole seconds; zero turns it off.
-    pub heartbeat: Duration,
-    /// How long one try of a connection may take, each address.
-    pub connect_timeout: Duration,
-    /// How often a first connection is tried; 0: for ever.
-    pub first_connect_tries: u32,
-    /// Whether what is missing is declared.
-    pub declare: bool,
-    /// The type of declared queues.
-    pub queue_type: QueueKind,
-    /// The certificates to trust, PEM; `None`: those of the system.
-    pub ca_file: Option<PathBuf>,
-    /// Our own certificate, PEM; there exactly when `key_file` is.
-    pub cert_file: Option<PathBuf>,
-    /// Its key, PEM.
-    pub key_file: Option<PathBuf>,
-    /// Whether our certificate logs in, without a password.
-    pub external: bool,
-    /// The management API.
-    pub management: Option<ManagementPlan>,
-    /// How long a source waits after its last ack before it closes.
-    pub linger: Duration,
-}
-
-/// A RabbitMQ's management API.
-#[derive(Debug, Clone, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ManagementPlan {
-    /// `http://host:port` or `https://host:port`, without a slash at its end.
-    pub url: String,
-    /// Who we are there; without a user of its own, who we are at the broker.
-    pub user: String,
-    /// The password.
-    pub password: Secret,
 }
 
 /// When a write of the embedded broker counts as written.
@@ -236,8 +199,8 @@ pub struct ConsumerPlan {
     pub on_channel_lost: OnLeaseLost,
     /// What happens to a running handler when the lease ran out.
     pub on_lease_lost: OnLeaseLost,
-    /// What happens when a publish is refused for good: [`OnRefused::Reject`] where a dead list, a
-    /// dead-letter queue or `on_exhausted` says what becomes of the message.
+    /// What happens when a publish is refused for good, and so is the dead letter of it:
+    /// [`OnRefused::Reject`] where a dead list or `on_exhausted` says what becomes of the message.
     pub on_refused: OnRefused,
     /// What becomes of dead messages; chosen where a RabbitMQ is used without a dead-letter queue.
     pub on_exhausted: Option<OnExhausted>,
@@ -407,78 +370,6 @@ fn load(
     Ok(plan)
 }
 
-/// Reads a file of bounded length.
-fn read(path: &Path) -> Result<String, Box<Problem>> {
-    use std::io::Read;
-    let problem = |position, trouble| {
-        Box::new(Problem {
-            severity: Severity::Error,
-            key: String::new(),
-            position,
-            variable: None,
-            trouble,
-        })
-    };
-    let unreadable = |reason: String| problem(None, Trouble::Unreadable { reason });
-    let file = std::fs::File::open(path).map_err(|error| unreadable(reason(&error)))?;
-    let mut bytes = Vec::new();
-    let mut limited = file.take(Plan::TEXT_MAX + 1);
-    limited
-        .read_to_end(&mut bytes)
-        .map_err(|error| unreadable(reason(&error)))?;
-    if bytes.len() as u64 > Plan::TEXT_MAX {
-        return Err(unreadable("it is longer than 1 MiB".to_owned()));
-    }
-    String::from_utf8(bytes).map_err(|error| {
-        let valid = error.utf8_error().valid_up_to();
-        let bytes = error.as_bytes();
-        let before = String::from_utf8_lossy(&bytes[..valid]);
-        let reason = format!(
-            "found the byte 0x{:02x}, which is not UTF-8; expected a TOML file in UTF-8",
-            bytes[valid]
-        );
-        let position = position(&before, before.len());
-        problem(Some(position), Trouble::Syntax { reason })
-    })
-}
-
-fn reason(error: &std::io::Error) -> String {
-    match error.kind() {
-        std::io::ErrorKind::NotFound => "there is no such file".to_owned(),
-        std::io::ErrorKind::IsADirectory => "it is a folder".to_owned(),
-        std::io::ErrorKind::PermissionDenied => "permission denied".to_owned(),
-        _ => error.to_string(),
-    }
-}
-
-fn syntax_problems(text: &str, errors: &[toml::de::Error]) -> Vec<Problem> {
-    let problem = |error: &toml::de::Error| {
-        let span = error.span();
-        let at: Option<Position> = span.as_ref().map(|span| position(text, span.start));
-        // Only of a duplicate key is the text shown: it is the key.
-        let is_key = error.message() == "duplicate key";
-        let key = span.filter(|_| is_key).and_then(|span| text.get(span));
-        Problem {
-            severity: Severity::Error,
-            key: key.map(|key| escape_cut(key, 100)).unwrap_or_default(),
-            position: at,
-            variable: None,
-            trouble: Trouble::Syntax {
-                reason: error.message().to_owned(),
-            },
-        }
-    };
-    errors.iter().map(problem).collect()
-}
-
-/// The environment's variables that may be meant for us and are UTF-8.
-fn environment() -> Environment {
-    std::env::vars_os()
-        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-        .filter(|(name, _)| name.starts_with(VARIABLE_PREFIX))
-        .collect()
-}
-
 /// The folder that paths of a file are relative to.
 pub(super) struct Base(PathBuf);
 
@@ -577,10 +468,10 @@ fn broker(raw: RawBroker, worker: &ConsumerName, base: &Base, secrets: Secrets) 
         BrokerUrl::Memory => (BrokerUrl::Memory, None),
         BrokerUrl::Embedded(dir) => (BrokerUrl::Embedded(base.join(dir)), None),
         BrokerUrl::Amqp(uris) => {
-            let uris = logged_in(uris, &raw, secrets.broker);
+            let uris = amqp::logged_in(uris, &raw, secrets.broker);
             let amqp = uris
                 .first()
-                .map(|uri| amqp(&raw, uri, worker, base, secrets.management));
+                .map(|uri| amqp::resolve(&raw, uri, worker, base, secrets.management));
             (BrokerUrl::Amqp(uris), amqp)
         }
     };
@@ -592,60 +483,6 @@ fn broker(raw: RawBroker, worker: &ConsumerName, base: &Base, secrets: Secrets) 
         },
         lease,
         amqp,
-    }
-}
-
-/// Puts who we are into the addresses, where it has keys of its own.
-fn logged_in(uris: &[AmqpUri], raw: &RawBroker, password: Option<Secret>) -> Vec<AmqpUri> {
-    let mut uris = uris.to_vec();
-    if let Some(user) = &raw.user {
-        let password = password.unwrap_or_else(|| Secret::new(""));
-        for uri in &mut uris {
-            uri.user.clone_from(&user.0);
-            uri.password = password.clone();
-            uri.has_user = true;
-        }
-    }
-    uris
-}
-
-fn amqp(
-    raw: &RawBroker,
-    uri: &AmqpUri,
-    worker: &ConsumerName,
-    base: &Base,
-    password: Option<Secret>,
-) -> AmqpPlan {
-    let join = |path: &Option<PathBuf>| path.as_ref().map(|path| base.join(path));
-    let name = raw.connection_name.as_ref().map(|name| name.0.clone());
-    AmqpPlan {
-        connection_name: name.unwrap_or_else(|| worker.to_string()),
-        heartbeat: match uri.heartbeat {
-            Some(seconds) => Duration::from_secs(seconds.into()),
-            None => raw.heartbeat.get(),
-        },
-        connect_timeout: uri
-            .connection_timeout
-            .unwrap_or_else(|| raw.connect_timeout.get()),
-        first_connect_tries: raw.first_connect_tries.get(),
-        declare: raw.declare,
-        queue_type: raw.queue_type,
-        ca_file: join(&raw.ca_file),
-        cert_file: join(&raw.cert_file),
-        key_file: join(&raw.key_file),
-        external: uri.external.unwrap_or(raw.external),
-        management: raw.management.as_ref().map(|url| {
-            let (user, password) = match &raw.management_user {
-                Some(user) => (user.0.clone(), password.unwrap_or_else(|| Secret::new(""))),
-                None => (uri.user.clone(), uri.password.clone()),
-            };
-            ManagementPlan {
-                url: url.0.clone(),
-                user,
-                password,
-            }
-        }),
-        linger: raw.linger,
     }
 }
 
@@ -667,7 +504,7 @@ fn consumer(raw: RawConsumer, base: &Base, is_amqp: bool) -> ConsumerPlan {
         LeaseLostWord::Finish => (OnLeaseLost::Finish, OnLeaseLost::Finish),
         LeaseLostWord::Abort => (OnLeaseLost::Abort, OnLeaseLost::Abort),
     };
-    let is_chosen = raw.dead_letter_queue.is_some() || raw.on_exhausted.is_some();
+    let is_chosen = raw.on_exhausted.is_some();
     ConsumerPlan {
         name: raw.name,
         queue: raw.queue,

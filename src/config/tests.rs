@@ -130,7 +130,8 @@ fn an_unknown_key_is_named_with_the_nearest_one_or_its_own_place() {
          config.toml:7:1: error: consumer[0].zzz: unknown key; known here: name, queue, \
          partitions, profile, order, permits, prefetch, handler-timeout, abort-grace, \
          settle-timeout, publish-timeout, publish-give-up, reply-queue, dead-letter-queue, \
-         max-message-bytes, max-headers, crash-loop-limit, on-lease-lost, retry, handler",
+         on-exhausted, priority, single-active-consumer, max-message-bytes, max-headers, \
+         crash-loop-limit, on-lease-lost, retry, handler",
     );
 }
 
@@ -148,8 +149,7 @@ fn a_wrong_type_is_told_by_its_shape() {
          config.toml:7:1: error: log.decisions: found \"yes\", expected true or false\n\
          config.toml:9:1: error: worker.state-dir: found a list, expected a path such as \
          \"./data\"\n\
-         config.toml:11:1: error: broker.url: RabbitMQ (amqp:, amqps:) is not built yet; use \
-         \"embedded:<dir>\" or \"memory:\"\n\
+         config.toml:11:1: error: broker.url: does not start with amqp:// or amqps://\n\
          config.toml: warning: consumer: there is no [[consumer]]: nothing is consumed",
     );
     check(
@@ -178,8 +178,8 @@ fn a_wrong_unit_or_word_is_shown_with_what_would_be_right() {
          \"partition\"; did you mean \"partition\"?\n\
          config.toml:9:1: error: consumer[0].publish-timeout: found \"0s\", expected a duration \
          above zero, with its unit, such as \"250ms\", \"30s\" or \"2h\", at most 1 year\n\
-         config.toml:10:1: error: consumer[0].prefetch: found the number 0, expected \"auto\" or a \
-         whole number from 1 to 65535",
+         config.toml:10:1: error: consumer[0].prefetch: found 0, which a broker would take as \
+         unlimited, expected \"auto\" or a whole number from 1 to 65535",
     );
     check(
         "[limiter]\nrate = \"100 per second\"\nburst = 0\n",

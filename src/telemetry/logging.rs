@@ -217,7 +217,9 @@ fn subscriber(
     };
     let filter = Targets::new()
         .with_default(level)
-        .with_target(DECISION_TARGET, decisions);
+        .with_target(DECISION_TARGET, decisions)
+        // The client writes whole messages into its log; what matters of it we say ourselves.
+        .with_target("lapin", LevelFilter::OFF);
     let layer = tracing_subscriber::fmt::layer().with_writer(writer);
     let registry = tracing_subscriber::registry().with(filter);
     match settings.format {

@@ -241,6 +241,34 @@ fn a_folder_that_cannot_be_made_is_told_by_check() {
 }
 
 #[test]
+fn a_rabbitmq_that_is_not_configured_right_is_told_without_its_password() {
+    let home = Home::new(
+        "[worker]\nstate-dir = \"data\"\n[broker]\nurl = \"amqp://guest:p@hunter2@127.0.0.1:5672/%2F\"\n",
+    );
+    let text = "config.toml:4:1: error: broker.url: more than one @: in a user, password or virtual \
+                host write it %40, or use the keys user and password-file\n\
+                config.toml: warning: consumer: there is no [[consumer]]: nothing is consumed\n";
+    expect(&home, &["run"], 2, text);
+    expect(&home, &["status"], 2, text);
+
+    let home = Home::new(
+        "[worker]\nstate-dir = \"data\"\n[broker]\nurl = \"amqp://127.0.0.1\"\nuser = \"u\"\n\
+         password-file = \"pass\"\n[[consumer]]\nname = \"c\"\nqueue = \"q\"\nhandler = \"echo\"\n\
+         dead-letter-queue = \"dead\"",
+    );
+    let at = "config.toml:6:1: error: broker.password-file: DIR/pass";
+    expect(&home, &["run"], 2, &format!("{at} does not exist\n"));
+    home.write("pass", "hunter2\nhunter2\n");
+    let text =
+        "has more than one line, or a control character; expected a password on its one line";
+    expect(&home, &["run"], 2, &format!("{at} {text}\n"));
+    assert!(
+        !home.exists("data"),
+        "a refused configuration made a folder"
+    );
+}
+
+#[test]
 fn no_secret_is_ever_said() {
     const CANARY: &str = "hunter2-canary";
     let command = format!("handler = {{ command = [\"sh\", \"-c\", \"exit 3\", \"{CANARY}\"] }}");
@@ -251,7 +279,10 @@ fn no_secret_is_ever_said() {
         .variable("ACQUIT_LIMITER__PERMITS", CANARY);
     let worse = Home::new(&url).variable("ACQUIT_BROKER__URL", &format!("nats://x:{CANARY}@host"));
     let unknown = Home::new(&format!("{url}password = \"{CANARY}\""));
-    for home in [&good, &bad, &worse, &unknown] {
+    let raw = Home::new(&format!(
+        "[broker]\nurl = \"amqp://u:a/{CANARY}@host?{CANARY}=1\"\n"
+    ));
+    for home in [&good, &bad, &worse, &unknown, &raw] {
         for args in [
             &["check"][..],
             &["check", "--json"],

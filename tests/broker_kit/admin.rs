@@ -317,6 +317,18 @@ impl Admin {
         .await
     }
 
+    /// Makes the broker close the channels of a virtual host with 406, as after a mistake of their clients: each
+    /// takes an acknowledgement of an unknown tag for its client's. The connections stay. Says how many.
+    pub(crate) async fn close_channels(&self, vhost: &str) -> u64 {
+        let vhost = binary(vhost);
+        self.json(&format!(
+            "Found = [Pid || [{{pid, Pid}}, {{vhost, {vhost}}}] <- rabbit_channel:info_all([pid, vhost])], \
+             [rabbit_channel:do(Pid, {{'basic.ack', 999999999999, false}}) || Pid <- Found], \
+             rabbit_json:encode(length(Found))"
+        ))
+        .await
+    }
+
     /// Closes every connection of the node as an operator does.
     pub(crate) async fn close_all_connections(&self, reason: &str) {
         let reason = binary(reason);

@@ -14,8 +14,13 @@ pub(crate) struct Cluster {
 impl Cluster {
     /// Starts three nodes and joins them (20 to 40 seconds).
     pub(crate) async fn start() -> Self {
+        Self::start_with(NodeOptions::default()).await
+    }
+
+    /// The same, each node with these options.
+    pub(crate) async fn start_with(options: NodeOptions) -> Self {
         let ground = Arc::new(Ground::prepare().await);
-        let launch = |name| Node::start_on(ground.clone(), name, NodeOptions::default());
+        let launch = |name| Node::start_on(ground.clone(), name, options.clone());
         let (n1, n2, n3) = tokio::join!(launch("n1"), launch("n2"), launch("n3"));
         // One after the other: two that join at once can fail.
         for node in [&n2, &n3] {

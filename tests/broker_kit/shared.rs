@@ -79,7 +79,8 @@ impl SharedBroker {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let broker = Self::get().await;
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("test-{}-{count}", std::process::id());
+        // What an aborted test has left keeps its name.
+        let name = format!("test-{count}-{}", super::ground::secret());
         let admin = Admin::at(broker.control.clone());
         admin.add_vhost(&name).await;
         Vhost {

@@ -6,3 +6,4 @@ mod delivering;
 mod losing;
 mod place;
 mod retrying;
+mod wire;

@@ -3,4 +3,8 @@
 #[path = "../broker_kit/mod.rs"]
 mod broker_kit;
 
+mod fakes;
+mod ledgers;
 mod nodes;
+mod proxies;
+mod wire;

@@ -146,6 +146,13 @@ async fn policies_and_deleted_queues_reach_the_client() {
         delivery.expect("what was sent before the cancel");
     }
     assert_eq!(vhost.queue(vhost.name(), "short").await, None);
+
+    assert_eq!(vhost.close_channels(vhost.name()).await, 1);
+    eventually("the channel is closed", async || {
+        (!channel.status().connected()).then_some(())
+    })
+    .await;
+    assert!(connection.status().connected());
 }
 
 #[tokio::test]

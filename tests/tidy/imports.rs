@@ -160,7 +160,15 @@ const TABLE: &[Area] = &[
             "src/telemetry/*",
             "src/signal*",
         ],
-        modules: Names::Only(&["config", "control", "telemetry", "signal"]),
+        // The addresses of a plan are read where they are used: pure, and without the client.
+        modules: Names::Only(&[
+            "config",
+            "control",
+            "telemetry",
+            "signal",
+            "transport::amqp::AmqpUri",
+            "transport::amqp::Secret",
+        ]),
         actors: Names::AllBut(INSIDES),
         crates: Names::AllBut(CLIENTS_AND_ACTIX),
     },

@@ -25,7 +25,8 @@ impl Check<'_> {
                     self.tls(uri);
                     self.twice(uri);
                 }
-                self.management();
+                let by_certificate = uris.first().and_then(|uri| uri.external);
+                self.management(by_certificate == Some(true));
             }
         }
     }
@@ -232,7 +233,7 @@ impl Check<'_> {
         }
     }
 
-    fn management(&mut self) {
+    fn management(&mut self, is_external: bool) {
         let broker = &self.raw.broker;
         let (user, file) = ("broker.management-user", "broker.management-password-file");
         let is_given = [
@@ -253,7 +254,7 @@ impl Check<'_> {
                 self.needs(user, file, reason);
             }
             (false, true) => self.needs(file, user, "has no user; add management-user"),
-            (false, false) if broker.external => {
+            (false, false) if broker.external || is_external => {
                 let reason = "needs management-user and management-password-file: a certificate \
                               does not log in there";
                 self.needs("broker.management", user, reason);

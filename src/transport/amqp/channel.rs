@@ -71,10 +71,12 @@ pub(super) struct Shared {
     /// Enough has been decided.
     due: Notify,
     answer_timeout: Duration,
+    /// A reject is told as an ack.
+    drop_dead: bool,
 }
 
 impl Shared {
-    pub(super) fn new(answer_timeout: Duration) -> Self {
+    pub(super) fn new(answer_timeout: Duration, drop_dead: bool) -> Self {
         let state = State {
             coalescer: Coalescer::new(),
             inbox: VecDeque::new(),
@@ -88,6 +90,7 @@ impl Shared {
             decided: Notify::new(),
             due: Notify::new(),
             answer_timeout,
+            drop_dead,
         }
     }
 
@@ -347,6 +350,7 @@ impl Settler for AmqpSettler {
             Disposition::Ack => None,
             Disposition::Requeue { .. } => Some(Return::Requeue),
             Disposition::Release => Some(Return::Nack),
+            Disposition::Reject { .. } if self.shared.drop_dead => None,
             Disposition::Reject { .. } => Some(Return::Reject),
         };
         let Self { shared, tag, acker } = *self;

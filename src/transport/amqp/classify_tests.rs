@@ -345,7 +345,7 @@ fn tls_says_what_is_wrong_and_which_key_to_change() {
         (
             invalid(CertificateError::UnknownIssuer),
             "unknown issuer",
-            "`broker.tls.ca-file`",
+            "`broker.ca-file`",
         ),
         (
             invalid(CertificateError::NotValidForName),
@@ -361,12 +361,12 @@ fn tls_says_what_is_wrong_and_which_key_to_change() {
         (
             rustls::Error::AlertReceived(AlertDescription::CertificateRequired),
             "our certificate",
-            "`broker.tls.cert-file`",
+            "`broker.cert-file`",
         ),
         (
             rustls::Error::NoCertificatesPresented,
             "TLS",
-            "`broker.tls`",
+            "`broker.ca-file`",
         ),
     ];
     for (error, what, key) in rows {

@@ -92,7 +92,7 @@ impl std::fmt::Display for TlsTrouble {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::UnknownIssuer => f.write_str(
-                "unknown issuer: nobody we trust has signed the broker's certificate; set `broker.tls.ca-file` to the certificate of who did",
+                "unknown issuer: nobody we trust has signed the broker's certificate; set `broker.ca-file` to the certificate of who did",
             ),
             Self::HostMismatch(text) => write!(
                 f,
@@ -109,9 +109,9 @@ impl std::fmt::Display for TlsTrouble {
             ),
             Self::ClientCertificate(text) => write!(
                 f,
-                "the broker does not accept our certificate, or wants one ({text}); set `broker.tls.cert-file` and `broker.tls.key-file`"
+                "the broker does not accept our certificate, or wants one ({text}); set `broker.cert-file` and `broker.key-file`"
             ),
-            Self::Other(text) => write!(f, "{text}; see `broker.tls`"),
+            Self::Other(text) => write!(f, "{text}; see `broker.ca-file`"),
         }
     }
 }

@@ -30,21 +30,21 @@ const ANSWER_MAX: u64 = 4 * 1024 * 1024;
 pub enum ManagementError {
     /// The address is not one.
     #[error(
-        "`broker.management.url` is no address of a management API: {why}; expected one such as \"http://127.0.0.1:15672\""
+        "`broker.management` is no address of a management API: {why}; expected one such as \"http://127.0.0.1:15672\""
     )]
     Url {
         /// What is wrong.
         why: &'static str,
     },
     /// The certificates to trust cannot be read.
-    #[error("cannot read the certificates of `broker.tls.ca-file`: {text}")]
+    #[error("cannot read the certificates of `broker.ca-file`: {text}")]
     CaFile {
         /// Why.
         text: String,
     },
     /// User or password is wrong.
     #[error(
-        "the management API refused the credentials; check `broker.management.user` and its password"
+        "the management API refused the credentials; check `broker.management-user` and its password"
     )]
     CredentialsRefused,
     /// The user may not use the API.
@@ -60,7 +60,7 @@ pub enum ManagementError {
     },
     /// TLS failed.
     #[error(
-        "TLS with the management API: {text}; it is for the host of `broker.management.url`, and trusts `broker.tls.ca-file`, else this system's certificates"
+        "TLS with the management API: {text}; it is for the host of `broker.management`, and trusts `broker.ca-file`, else this system's certificates"
     )]
     Tls {
         /// Why.
@@ -73,7 +73,7 @@ pub enum ManagementError {
         after: Duration,
     },
     /// An answer that is none of a management API.
-    #[error("the management API answered with {text}; check `broker.management.url`")]
+    #[error("the management API answered with {text}; check `broker.management`")]
     Answer {
         /// What came.
         text: String,

@@ -37,6 +37,8 @@ pub(super) struct Subscription {
     pub(super) priority: Option<i32>,
     pub(super) answer_timeout: Duration,
     pub(super) linger: Duration,
+    /// A reject drops the message: it is acked, so that no dead-letter exchange gets it.
+    pub(super) drop_dead: bool,
 }
 
 /// What the source asks of its reader.
@@ -62,7 +64,7 @@ pub(super) async fn open(
     let limit = subscription.answer_timeout;
     let channel = within(limit, "opening a channel", connection.create_channel()).await?;
     let mut reader = Reader {
-        shared: Arc::new(Shared::new(limit)),
+        shared: Arc::new(Shared::new(limit, subscription.drop_dead)),
         channel,
         subscription,
         subscriptions: 0,

@@ -18,7 +18,7 @@ use super::options::AmqpOptions;
 use super::partitions::Partitions;
 use super::publisher::AmqpPublisher;
 use super::source::{Subscription, open};
-use super::topology::partition_queue;
+use super::topology::{Ladder, partition_queue};
 
 /// RabbitMQ, through lapin on a runtime of its own: whatever blocks a thread of ours, heartbeats
 /// and settlements go on.
@@ -98,31 +98,30 @@ impl AmqpTransport {
             .map(|runtime| runtime.handle().clone())
     }
 
-    /// Counts what is ready in a queue, over all its partitions; `None` when it cannot be asked now.
-    /// A quorum queue's count can be some tens behind.
-    pub async fn ready(&self, queue: &QueueName, partitions: u32) -> Option<u64> {
-        let keeper = Arc::clone(&self.0.consuming);
-        let connection = keeper.seen().connection?;
+    /// Counts what is ready in a queue, over all its partitions, and what waits in its ladder;
+    /// `None` when it cannot be asked now. A quorum queue's count can be some tens behind.
+    pub async fn depth(&self, queue: &QueueName) -> Option<(u64, u64)> {
+        let connection = self.0.consuming.seen().connection?;
         let limit = self.0.options.answer_timeout;
-        let (queue, runtime) = (queue.clone(), self.handle()?);
+        let mine = self.0.options.consumers.iter();
+        let mine = mine.clone().find(|consumer| consumer.queue == *queue);
+        let partitions = mine.map_or(1, |consumer| consumer.partitions.max(1));
+        let ids = (0..partitions).map(PartitionId);
+        let ready: Vec<QueueName> = ids
+            .clone()
+            .map(|id| partition_queue(queue, partitions, id))
+            .collect();
+        let ladder = mine.and_then(Ladder::of);
+        let rungs: Vec<QueueName> = ladder
+            .iter()
+            .flat_map(|ladder| ids.clone().flat_map(|id| ladder.rungs(id)))
+            .map(|(_, name)| name)
+            .collect();
         // A queue that is missing costs the channel it was asked on, and nothing else.
-        let asking = runtime.spawn(async move {
-            let channel = connection.create_channel().await.ok()?;
-            let mut ready = 0;
-            for partition in 0..partitions.max(1) {
-                let name = partition_queue(&queue, partitions, PartitionId(partition));
-                let options = QueueDeclareOptions {
-                    passive: true,
-                    ..QueueDeclareOptions::default()
-                };
-                let name = short("queue's name", name.as_str()).ok()?;
-                let found = channel
-                    .queue_declare(name, options, FieldTable::default())
-                    .await;
-                ready += u64::from(found.ok()?.message_count());
-            }
-            channel.close(200, "done".into()).await.ok()?;
-            Some(ready)
+        let asking = self.handle()?.spawn(async move {
+            let ready = count(&connection, ready).await?;
+            let waits = count(&connection, rungs).await.unwrap_or(0);
+            Some((ready, waits))
         });
         tokio::time::timeout(limit, asking).await.ok()?.ok()?
     }
@@ -154,8 +153,29 @@ impl AmqpTransport {
             priority: mine.and_then(|consumer| consumer.priority),
             answer_timeout: options.answer_timeout,
             linger: options.linger,
+            drop_dead: mine.is_some_and(|consumer| consumer.drop_dead),
         })
     }
+}
+
+/// Adds up what is ready in some queues.
+async fn count(connection: &lapin::Connection, queues: Vec<QueueName>) -> Option<u64> {
+    if queues.is_empty() {
+        return Some(0);
+    }
+    let channel = connection.create_channel().await.ok()?;
+    let mut ready = 0;
+    for queue in queues {
+        let options = QueueDeclareOptions {
+            passive: true,
+            ..QueueDeclareOptions::default()
+        };
+        let name = short("queue's name", queue.as_str()).ok()?;
+        let found = channel.queue_declare(name, options, FieldTable::default());
+        ready += u64::from(found.await.ok()?.message_count());
+    }
+    channel.close(200, "done".into()).await.ok()?;
+    Some(ready)
 }
 
 fn cut(text: &str, chars: usize) -> String {

@@ -139,7 +139,12 @@ impl AmqpUri {
         if let Some(path) = parts.path {
             common.vhost = vhost(path)?;
         }
-        common.read_query(parts.query)?;
+        // Without an `@` a colon may be followed by the beginning of a password and not by a port:
+        // then what looks like an option may be the rest of it.
+        let may_be_password = parts.userinfo.is_none() && parts.hosts.contains(':');
+        common
+            .read_query(parts.query)
+            .map_err(|error| error.without_name_if(may_be_password))?;
         let with_host = |(host, port)| Self {
             host,
             port,

@@ -152,3 +152,15 @@ pub enum UriError {
 
 /// What to do where a character stands raw.
 const RAW_HINT: &str = ", or use the keys user and password-file";
+
+impl UriError {
+    /// Keeps the name of an option back where it may be a part of a password.
+    pub(super) fn without_name_if(self, may_be_password: bool) -> Self {
+        match self {
+            Self::UnknownOption { .. } | Self::OptionTwice { .. } if may_be_password => {
+                Self::OptionShape
+            }
+            other => other,
+        }
+    }
+}

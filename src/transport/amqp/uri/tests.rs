@@ -301,3 +301,9 @@ proptest! {
         let _ = AmqpUri::parse_list(&text);
     }
 }
+
+#[test]
+fn a_forgotten_at_shows_nothing_of_a_password_that_looks_like_an_option() {
+    let error = AmqpUri::parse("amqp://user:1234?hunter2=x").unwrap_err();
+    assert!(!error.to_string().contains("hunter2"), "{error}");
+}
