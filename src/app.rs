@@ -2,6 +2,7 @@
 //! every layer.
 
 mod amqp;
+mod told;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -32,6 +33,7 @@ use crate::transport::embedded::{
 };
 
 pub use amqp::amqp_options;
+pub use told::{broker_told, consumer_limits};
 
 /// Why an application could not be made of a plan.
 #[derive(Debug, thiserror::Error)]

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
 
@@ -81,7 +82,7 @@ pub enum Command {
     /// Run the consumers until TERM or INT, which drains (the default)
     Run(RunArgs),
     /// Say what is wrong with the configuration, and start nothing
-    Check,
+    Check(CheckArgs),
     /// Publish a message
     Publish(PublishArgs),
     /// Show messages of a queue as JSON lines, or take them out of it
@@ -100,6 +101,8 @@ pub enum Command {
     Inflight,
     /// Stop a delivery in flight for good: it is rejected
     Cancel(CancelArgs),
+    /// Look at dead letters, and have them run again
+    Dlq(DlqArgs),
     /// Compare the broker's queues with the configuration, and declare what is missing
     Topology(TopologyArgs),
     /// Measure how fast a part is on this machine
@@ -116,6 +119,14 @@ pub struct RunArgs {
     /// End, with 0, after this many deliveries
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub max_deliveries: Option<u64>,
+}
+
+/// Arguments of `check`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ClapArgs)]
+pub struct CheckArgs {
+    /// Ask the broker too: whether it takes us, what it is, and what is missing or otherwise there
+    #[arg(long)]
+    pub connect: bool,
 }
 
 /// Arguments of `publish`.
@@ -242,6 +253,143 @@ pub enum TopologyAction {
     Check,
 }
 
+/// Arguments of `dlq`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+#[command(after_long_help = LOOKING)]
+pub struct DlqArgs {
+    /// What to do with them
+    #[command(subcommand)]
+    pub action: DlqAction,
+}
+
+/// What an operator has to know before looking.
+const LOOKING: &str = "RabbitMQ hands a letter out to show it. Each command takes the letters that it \
+    looks at one by one and gives back what it leaves. On a quorum queue with a delivery limit each \
+    look counts as one return before RabbitMQ 4.3, and a letter past the limit is dropped by its \
+    broker: `returns` shows how far each is. A list looks at no more letters than it needs for its \
+    limit. While letters are looked at, others do not see them.\n\n\
+    On an embedded broker QUEUE is a queue whose own dead list is meant, and no process may run.";
+
+/// What `dlq` does.
+#[derive(Debug, Clone, PartialEq, Eq, Subcommand)]
+pub enum DlqAction {
+    /// List letters without their bodies
+    #[command(after_long_help = LOOKING)]
+    List(ListArgs),
+    /// Show one letter with its body
+    #[command(after_long_help = LOOKING)]
+    Show(LetterArgs),
+    /// Publish letters to the queues they came from, and take them out
+    #[command(after_long_help = REPLAYING)]
+    Replay(ReplayArgs),
+}
+
+/// What an operator has to know before replaying.
+const REPLAYING: &str = "A copy is published with the same id, as a first attempt, with \
+    x-acquit-replayed one higher. Once the broker has confirmed it, the letter is taken out. What ends \
+    the command in between leaves both. Letters that arrive meanwhile are left alone. A letter that \
+    does not say where it came from is named and skipped.";
+
+/// Arguments of `dlq list`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct ListArgs {
+    /// The dead-letter queue
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub queue: String,
+
+    /// Which letters
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// List at most this many
+    #[arg(long, short = 'n', value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: u64,
+}
+
+/// Arguments of `dlq show`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct LetterArgs {
+    /// The dead-letter queue
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub queue: String,
+
+    /// The message's id, as `list` shows it
+    pub id: String,
+}
+
+/// Arguments of `dlq replay`.
+#[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
+pub struct ReplayArgs {
+    /// The dead-letter queue
+    #[arg(value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub queue: String,
+
+    /// Which letters
+    #[command(flatten)]
+    pub filter: FilterArgs,
+
+    /// Replay at most this many; without it all that are there now
+    #[arg(long, short = 'n', value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub limit: Option<u64>,
+
+    /// No faster than this, such as 10/s, 600/m or 50/h
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<RateArg>,
+
+    /// Say what would be replayed, and publish nothing
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// Which dead letters are meant; all of them without an option.
+#[derive(Debug, Clone, Default, PartialEq, Eq, ClapArgs)]
+pub struct FilterArgs {
+    /// Died for this reason, such as exhausted or rejected
+    #[arg(long, value_name = "REASON")]
+    pub reason: Option<String>,
+
+    /// With this message id
+    #[arg(long, value_name = "ID")]
+    pub id: Option<String>,
+
+    /// With this header; may be given more than once
+    #[arg(long = "header", short = 'H', value_name = "NAME=VALUE")]
+    pub headers: Vec<HeaderArg>,
+
+    /// Published longer ago than this, such as 2h
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub older_than: Option<Duration>,
+}
+
+/// A rate given as `10/s`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RateArg(Duration);
+
+impl RateArg {
+    /// Gives the time from one to the next.
+    pub const fn pause(self) -> Duration {
+        self.0
+    }
+}
+
+impl FromStr for RateArg {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        const EXPECTED: &str = "expected a rate above zero such as 10/s, 600/m or 50/h";
+        let (count, unit) = text.split_once('/').ok_or(EXPECTED)?;
+        let period = match unit.trim() {
+            "s" => 1,
+            "m" => 60,
+            "h" => 3600,
+            _ => return Err(EXPECTED),
+        };
+        let count: u32 = count.trim().parse().map_err(|_| EXPECTED)?;
+        let pause = Duration::from_secs(period).checked_div(count);
+        pause.map(Self).ok_or(EXPECTED)
+    }
+}
+
 /// Arguments of `bench`.
 #[derive(Debug, Clone, PartialEq, Eq, ClapArgs)]
 pub struct BenchArgs {
@@ -323,6 +471,24 @@ mod tests {
     }
 
     #[test]
+    fn a_replay_takes_a_filter_and_a_rate() {
+        let line =
+            "acquit dlq replay dead --reason exhausted -H a=1 --older-than 2h --rate 4/m -n 3";
+        let Ok(Command::Dlq(dlq)) = parse(line).map(|args| args.action()) else {
+            panic!("no dlq");
+        };
+        let DlqAction::Replay(replay) = dlq.action else {
+            panic!("no replay");
+        };
+        assert_eq!(
+            replay.rate.map(RateArg::pause),
+            Some(Duration::from_secs(15))
+        );
+        assert_eq!(replay.filter.older_than, Some(Duration::from_secs(7200)));
+        assert_eq!((replay.limit, replay.dry_run), (Some(3), false));
+    }
+
+    #[test]
     fn usage_errors_end_with_the_code_of_usage() {
         for line in [
             "acquit nonsense",
@@ -333,6 +499,12 @@ mod tests {
             "acquit run --max-deliveries 0",
             "acquit cancel abc",
             "acquit topology",
+            "acquit dlq",
+            "acquit dlq list",
+            "acquit dlq show dead",
+            "acquit dlq replay dead --rate 0/s",
+            "acquit dlq replay dead --rate 5",
+            "acquit dlq list dead --older-than soon",
         ] {
             let error = parse(line).expect_err(line);
             assert_eq!(error.exit_code(), i32::from(Exit::Usage.code()), "{line}");

@@ -9,7 +9,7 @@ use acquit_actors::{Engine, Handle};
 
 use serde_json::{Map, Value, json};
 
-use super::view::summary;
+use super::view::{broker_lines, summary};
 use super::{Exit, GetArgs, PublishArgs, whole};
 use crate::app::{self, AppError};
 use crate::config::{BrokerUrl, Plan};
@@ -418,6 +418,9 @@ pub async fn status(plan: &Plan, json: bool) -> Result<Exit, Failure> {
         report.version,
         report.snapshot.phase.as_str()
     )?;
+    if let Some(broker) = &report.broker {
+        write!(out, "{}", broker_lines(broker))?;
+    }
     writeln!(out, "{}", summary(&report.snapshot, &report.depths))?;
     Ok(Exit::Clean)
 }

@@ -14,13 +14,15 @@ use crate::control::Request;
 /// When they cannot be written.
 pub async fn dispatch(args: Args) -> io::Result<Exit> {
     let action = args.action();
-    if action == Command::Check {
-        return check(
-            &args.config,
-            args.json,
-            &mut io::stdout().lock(),
-            &mut io::stderr().lock(),
-        );
+    if let Command::Check(arguments) = &action {
+        let (out, err) = (&mut io::stdout(), &mut io::stderr());
+        let exit = check(&args.config, args.json, out, err)?;
+        if let (Exit::Clean, true, Ok(plan)) =
+            (exit, arguments.connect, Plan::from_file(&args.config))
+        {
+            return super::check_connect(&plan, args.json, out, err).await;
+        }
+        return Ok(exit);
     }
     if let Command::Bench(bench) = &action {
         return super::bench::bench(bench).await;
@@ -53,6 +55,10 @@ pub async fn dispatch(args: Args) -> io::Result<Exit> {
         let (out, err) = (&mut io::stdout(), &mut io::stderr());
         return super::topology(&plan, topology.action, args.json, out, err).await;
     }
+    if let Command::Dlq(dlq) = &action {
+        let (out, err) = (&mut io::stdout(), &mut io::stderr());
+        return super::dlq(&plan, &dlq.action, args.json, out, err).await;
+    }
     match command(&plan, action, args.json).await {
         Ok(exit) => Ok(exit),
         Err(Failure { exit, text }) if text.is_empty() => Ok(exit),
@@ -65,9 +71,11 @@ pub async fn dispatch(args: Args) -> io::Result<Exit> {
 
 async fn command(plan: &Plan, action: Command, json: bool) -> Result<Exit, Failure> {
     match action {
-        Command::Run(_) | Command::Check | Command::Bench(_) | Command::Topology(_) => {
-            Ok(Exit::Clean)
-        }
+        Command::Run(_)
+        | Command::Check(_)
+        | Command::Bench(_)
+        | Command::Dlq(_)
+        | Command::Topology(_) => Ok(Exit::Clean),
         Command::Publish(args) => commands::publish(plan, &args, json).await,
         Command::Get(args) => commands::get(plan, &args).await,
         Command::Status => commands::status(plan, json).await,

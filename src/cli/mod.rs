@@ -4,18 +4,23 @@ mod args;
 mod bench;
 mod check;
 pub mod commands;
+mod connect;
 mod dispatch;
+mod dlq;
 mod exit;
 pub mod run;
 mod topology;
 pub mod view;
 
 pub use args::{
-    Args, BenchArgs, CancelArgs, Command, ConsumerArgs, DrainArgs, GetArgs, HeaderArg, PublishArgs,
+    Args, BenchArgs, CancelArgs, CheckArgs, Command, ConsumerArgs, DlqAction, DlqArgs, DrainArgs,
+    FilterArgs, GetArgs, HeaderArg, LetterArgs, ListArgs, PublishArgs, RateArg, ReplayArgs,
     RunArgs, ScaleArgs, TopologyAction, TopologyArgs,
 };
 pub use check::check;
+pub use connect::{check_connect, show_connect};
 pub use dispatch::dispatch;
+pub use dlq::{dlq, show_dlq};
 pub use exit::Exit;
 pub use topology::{show_topology, topology};
 

@@ -91,7 +91,7 @@ async fn supervise(
         return fail_text(Exit::Usage, &text);
     }
     let mut signals = Signals::listen()?;
-    let server = match Server::bind(&plan.control.socket).await {
+    let mut server = match Server::bind(&plan.control.socket).await {
         Ok(server) => server,
         Err(error @ ControlError::InUse(_)) => return fail(Exit::Usage, &error),
         Err(error) => return fail(Exit::Failure, &error),
@@ -109,6 +109,8 @@ async fn supervise(
         Ok(readiness) => readiness,
         Err(error) => return fail(Exit::from(&error), &error),
     };
+    let told = readiness.prepared.as_ref();
+    server.tell_broker(told.map(|prepared| app::broker_told(&prepared.facts)));
     let observer = Arc::new(LogObserver);
     let quota = options.run.max_deliveries;
     let handle = match app::start(plan, &broker, &readiness, observer, quota) {

@@ -10,5 +10,5 @@ mod server;
 
 pub use client::{Client, ClientError};
 pub use desk::{Desk, DeskError, QueueDepth};
-pub use protocol::{Answer, REQUEST_BYTES_MAX, Request, StatusReport};
+pub use protocol::{Answer, BrokerTold, QueueTold, REQUEST_BYTES_MAX, Request, StatusReport};
 pub use server::{ControlError, Server};

@@ -112,4 +112,34 @@ pub struct StatusReport {
     pub snapshot: Snapshot,
     /// What stands in the queues that the configuration names.
     pub depths: BTreeMap<QueueName, QueueDepth>,
+    /// What the broker told at the start; `None` where it is in the process.
+    #[serde(default)]
+    pub broker: Option<BrokerTold>,
+}
+
+/// What a broker told about itself; "unknown" where nobody told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct BrokerTold {
+    /// Its version.
+    pub version: String,
+    /// The queues of the configuration, as far as it tells about queues at all.
+    pub queues: Vec<QueueTold>,
+}
+
+/// What a broker told about a queue; "unknown" where nobody told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct QueueTold {
+    /// Its name.
+    pub name: QueueName,
+    /// Its type, in the broker's word.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// The delivery limit in force, or "none".
+    pub delivery_limit: String,
+    /// Its own consumer timeout.
+    pub consumer_timeout: String,
+    /// Whether it hands its messages to one consumer at a time: "yes" or "no".
+    pub single_active: String,
 }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 
-use super::{Answer, Desk, REQUEST_BYTES_MAX, Request, StatusReport};
+use super::{Answer, BrokerTold, Desk, REQUEST_BYTES_MAX, Request, StatusReport};
 
 /// How many connections are served at once; a further one waits.
 const CONNECTIONS_MAX: usize = 256;
@@ -51,9 +51,15 @@ pub struct Server {
     listener: UnixListener,
     /// Held while a request is answered.
     answering: Arc<Semaphore>,
+    broker: Option<BrokerTold>,
 }
 
 impl Server {
+    /// Has `status` tell what a broker told about itself.
+    pub fn tell_broker(&mut self, broker: Option<BrokerTold>) {
+        self.broker = broker;
+    }
+
     /// Binds the socket, mode 0600. A socket that a dead process left is replaced.
     ///
     /// # Errors
@@ -78,6 +84,7 @@ impl Server {
             inode,
             listener,
             answering: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            broker: None,
         })
     }
 
@@ -99,6 +106,7 @@ impl Server {
                         handle: handle.clone(),
                         desk: Arc::clone(&desk),
                         answering: Arc::clone(&self.answering),
+                        broker: self.broker.clone(),
                     };
                     tokio::spawn(async move {
                         if let Err(error) = served.run(stream).await {
@@ -140,6 +148,7 @@ struct Session {
     handle: Handle,
     desk: Arc<dyn Desk>,
     answering: Arc<Semaphore>,
+    broker: Option<BrokerTold>,
 }
 
 impl Session {
@@ -279,6 +288,7 @@ impl Session {
             worker: self.worker.to_string(),
             snapshot: self.handle.snapshot().await.map_err(text)?,
             depths: self.desk.depths().await,
+            broker: self.broker.clone(),
         })
     }
 }

@@ -3,3 +3,6 @@
 
 pub mod amqp;
 pub mod embedded;
+mod letters;
+
+pub use letters::{Letter, LetterFilter};

@@ -8,7 +8,7 @@
 mod live;
 mod rows;
 mod summary;
-mod words;
+pub(super) mod words;
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ use crate::model::QueueName;
 
 pub use live::{View, ViewWriter};
 pub use rows::{ConsumerRow, FeedRow, FooterRow, Row, render, rows};
-pub use summary::summary;
+pub use summary::{broker_lines, summary};
 
 pub use crate::control::QueueDepth;
 

@@ -7,7 +7,9 @@ use console::{Alignment, measure_text_width, pad_str};
 use super::rows::{notes, oldest, permits};
 use super::words::{age, some};
 use super::{QueueDepth, QueueDepths};
+use crate::control::BrokerTold;
 use crate::model::QueueName;
+use crate::ports::ManagedState;
 use crate::telemetry::escape_cut;
 use crate::{ConsumerStatus, FeedStatus, Snapshot};
 
@@ -18,6 +20,9 @@ const TEXT_MAX: usize = 200;
 /// with a line end.
 pub fn summary(snapshot: &Snapshot, depths: &QueueDepths) -> String {
     let mut parts = vec![head(snapshot)];
+    if !snapshot.connections.is_empty() {
+        parts.push(connections(&snapshot.connections));
+    }
     if !snapshot.consumers.is_empty() {
         let mut part = table(&IN_HAND, in_hand(snapshot));
         for note in snapshot.consumers.iter().flat_map(notes) {
@@ -66,6 +71,47 @@ fn head(snapshot: &Snapshot) -> String {
 
 fn bytes(bytes: u64) -> String {
     bytesize::ByteSize(bytes).display().iec().to_string()
+}
+
+/// Says what a broker told about itself, a line for it and one for each queue.
+pub fn broker_lines(broker: &BrokerTold) -> String {
+    let mut lines = format!("RabbitMQ {}\n", escape_cut(&broker.version, TEXT_MAX));
+    if broker.queues.is_empty() {
+        lines += "queue types and limits: unknown without broker.management\n";
+    }
+    for queue in &broker.queues {
+        let line = format!(
+            "queue {}: {}, delivery limit {}, consumer timeout {}, single active consumer {}",
+            queue.name,
+            queue.kind,
+            queue.delivery_limit,
+            queue.consumer_timeout,
+            queue.single_active
+        );
+        lines += &format!("{}\n", escape_cut(&line, 2 * TEXT_MAX));
+    }
+    lines
+}
+
+const CONNECTIONS: [&str; 4] = ["connection", "state", "opened", "address"];
+
+fn connections(connections: &[ManagedState]) -> String {
+    let row = |one: &ManagedState| {
+        vec![
+            escape_cut(&one.name, TEXT_MAX),
+            escape_cut(&one.state, TEXT_MAX),
+            one.opened.to_string(),
+            escape_cut(&one.address, TEXT_MAX),
+        ]
+    };
+    let mut part = table(&CONNECTIONS, connections.iter().map(row).collect());
+    for one in connections {
+        if let Some(trouble) = &one.trouble {
+            let line = format!("{}: {trouble}", one.name);
+            part += &format!("! {}\n", escape_cut(&line, 2 * TEXT_MAX));
+        }
+    }
+    part
 }
 
 const IN_HAND: [&str; 6] = [
@@ -202,6 +248,55 @@ more.jsonl -> words                    0    0            7  trouble
 ! more.jsonl -> words: the disk is full
 ";
         assert_eq!(summary(&snapshot, &depths), expected);
+    }
+
+    #[test]
+    fn connections_and_what_is_wrong_with_them_are_shown() {
+        let (mut snapshot, _) = example();
+        snapshot.consumers.clear();
+        snapshot.feeds.clear();
+        let connection = |name: &str, state: &str, trouble: Option<&str>| ManagedState {
+            name: name.to_owned(),
+            state: state.to_owned(),
+            address: "rabbit:5672/".to_owned(),
+            opened: 2,
+            trouble: trouble.map(str::to_owned),
+        };
+        snapshot.connections = vec![
+            connection("consume", "open", None),
+            connection("publish", "blocked", Some("low on memory")),
+        ];
+        let text = summary(&snapshot, &QueueDepths::new());
+        let expected = "
+connection    state  opened       address
+consume        open       2  rabbit:5672/
+publish     blocked       2  rabbit:5672/
+! publish: low on memory
+";
+        assert!(text.ends_with(expected), "{text}");
+    }
+
+    #[test]
+    fn what_a_broker_told_is_a_line_each() {
+        let mut broker = BrokerTold {
+            version: "3.10.8".to_owned(),
+            queues: Vec::new(),
+        };
+        let expected = "RabbitMQ 3.10.8
+queue types and limits: unknown without broker.management
+";
+        assert_eq!(broker_lines(&broker), expected);
+        broker.queues.push(crate::control::QueueTold {
+            name: "words".into(),
+            kind: "quorum".to_owned(),
+            delivery_limit: "20".to_owned(),
+            consumer_timeout: "unknown".to_owned(),
+            single_active: "no".to_owned(),
+        });
+        let expected = "RabbitMQ 3.10.8
+queue words: quorum, delivery limit 20, consumer timeout unknown, single active consumer no
+";
+        assert_eq!(broker_lines(&broker), expected);
     }
 
     #[test]

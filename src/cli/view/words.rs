@@ -38,7 +38,7 @@ pub(super) fn rate(per_second: f64) -> String {
 }
 
 /// A length of time in at most two units: `0.2s`, `3m 4s`, `2h 3m`.
-pub(super) fn age(age: Duration) -> String {
+pub(in crate::cli) fn age(age: Duration) -> String {
     let seconds = age.as_secs();
     let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
     match seconds {

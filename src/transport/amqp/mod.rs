@@ -16,6 +16,7 @@ mod classify;
 mod coalescer;
 mod connection;
 mod convert;
+mod dead_letters;
 pub mod error;
 mod facts;
 mod greeting;
@@ -31,6 +32,7 @@ mod uri;
 
 pub use bare::{BareAck, BareClient, BareError};
 pub use classify::{classify, reply};
+pub use dead_letters::{DeadLetters, Fate, Found, LOOK_MAX, Replay, Replayed};
 pub use error::AmqpError;
 pub use facts::{BrokerFacts, BrokerVersion, Known, QueueFacts};
 pub use greeting::broker_version;

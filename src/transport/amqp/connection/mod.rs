@@ -7,4 +7,4 @@ mod open;
 
 pub(super) use core::State;
 pub(super) use keeper::Keeper;
-pub(super) use open::{Opener, plain_uri};
+pub(super) use open::{Opener, connect, plain_uri};
