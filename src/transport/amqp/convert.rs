@@ -80,6 +80,11 @@ pub(super) fn delivery(
             .and_then(small)
             .map_or(Attempt::FIRST, Attempt::new);
         delivery.replay = ReplayNumber(read(names::REPLAYED).and_then(small).unwrap_or(0));
+        delivery.key = delivery
+            .headers
+            .get(names::KEY)
+            .and_then(HeaderValue::as_str)
+            .map(str::to_owned);
         // It counts the times before this one, and is absent the first time.
         delivery.delivery_count = read(DELIVERY_COUNT)
             .and_then(small)
@@ -170,6 +175,14 @@ pub(super) fn properties(
         properties = properties.with_timestamp(since.as_secs());
     }
     let mut table = BTreeMap::new();
+    // A retry or a replay goes to the partition that the key chose.
+    if let Some(key) = &message.key {
+        let text = LongString::from(key.as_str());
+        table.insert(
+            short("header name", names::KEY)?,
+            AMQPValue::LongString(text),
+        );
+    }
     if let Some(rest) = &message.properties {
         if let Some(text) = &rest.content_encoding {
             properties = properties.with_content_encoding(short("content encoding", text)?);
@@ -349,6 +362,14 @@ mod tests {
         let names: Vec<&str> = table.keys().map(ShortString::as_str).collect();
         assert_eq!(names, ["nested", "x-acquit-origin-user"]);
         assert_eq!(table.get("nested"), Some(&nested));
+    }
+
+    #[test]
+    fn a_key_travels_with_its_message() {
+        let message = Outgoing::new("q".into(), "").with_key("k");
+        let written = properties(&message, &ShortString::from("id")).unwrap();
+        let read = delivery(&place(), &written, Vec::new(), false);
+        assert_eq!(read.key.as_deref(), Some("k"));
     }
 
     #[test]
