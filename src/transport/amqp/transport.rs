@@ -25,7 +25,7 @@ use super::topology::{Ladder, partition_queue};
 ///
 /// Opening it connects nothing: its connections are kept by the engine's actors, which try for
 /// ever. Who wants to know at once whether the broker is there and takes us asks
-/// [`AmqpTransport::probe`] first.
+/// [`prepare`](super::topology::prepare) first.
 ///
 /// Cloning gives another handle.
 #[derive(Clone)]
