@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use acquit_actors::Counts;
+
 use crate::broker_kit::eventually;
 use crate::own_node::OwnNode;
 use crate::place::{Runs, connected, counts, until};
@@ -26,11 +28,8 @@ async fn a_broker_that_is_killed_and_started_gets_all_its_work_done() {
     node.start_again().await;
     let back = Instant::now();
     connected(&handle).await;
-    eventually("it is consumed again", async || {
-        let info = node.queue(&site.vhost, "words").await?;
-        (info.consumers? > 0).then_some(())
-    })
-    .await;
+    let redelivered = |counts: &Counts| counts.redelivered > 0;
+    until(&handle, "it is consumed again", redelivered).await;
     assert!(
         back.elapsed() < Duration::from_secs(8),
         "{:?}",
