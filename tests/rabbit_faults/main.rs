@@ -10,8 +10,11 @@ mod broker_kit;
 #[path = "../rabbit/place.rs"]
 mod place;
 
+mod alarms;
 mod channels;
 mod network;
 mod own_node;
+mod policies;
 mod restarts;
+mod rights;
 mod site;

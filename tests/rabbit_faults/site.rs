@@ -56,7 +56,10 @@ impl<'a> Site<'a> {
         vhost: &str,
         consumer: AmqpConsumer,
     ) -> Self {
-        let options = options(port, vhost, consumer);
+        Self::of(admin, vhost, options(port, vhost, consumer)).await
+    }
+
+    pub(crate) async fn of(admin: &'a Admin, vhost: &str, options: AmqpOptions) -> Self {
         let site = Self {
             admin,
             vhost: vhost.to_owned(),
@@ -115,8 +118,13 @@ impl<'a> Site<'a> {
 
     /// Publishes one body under ids `<prefix>0` … and returns when the broker has confirmed all.
     pub(crate) async fn publish(&self, prefix: &str, count: usize, body: &str) {
+        self.to("words", prefix, count, body).await;
+    }
+
+    /// The same, to any queue.
+    pub(crate) async fn to(&self, queue: &str, prefix: &str, count: usize, body: &str) {
         let message = |number| {
-            Outgoing::new("words".into(), body.to_owned()).with_id(format!("{prefix}{number}"))
+            Outgoing::new(queue.into(), body.to_owned()).with_id(format!("{prefix}{number}"))
         };
         self.publish_all((0..count).map(message).collect()).await;
     }
