@@ -63,13 +63,13 @@ async fn a_user_who_is_away_for_a_while_is_waited_for() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_revoked_read_permission_is_shown_by_its_name() {
+async fn a_revoked_read_permission_is_shown_with_its_queue() {
     let (vhost, runs) = (shared().await, Runs::default());
     let (site, user, handle) = begun(&vhost, &runs).await;
     let name = vhost.name();
     vhost.set_permissions(&user, name, ["", ".*", ""]).await;
     vhost.close_connections(name, "the test").await;
-    site.trouble(&handle, "read").await;
+    site.trouble(&handle, "no permission").await;
     vhost.set_permissions(&user, name, ALL).await;
     recovers(&site, handle, &runs).await;
     vhost.delete_user(&user).await;
@@ -85,7 +85,7 @@ async fn a_revoked_write_permission_keeps_the_work_until_it_is_back() {
     connected(&handle).await;
     until(&handle, "the held ones are adopted", |c| c.adopted == 2).await;
     runs.open_gate();
-    site.trouble(&handle, "permission").await;
+    site.trouble(&handle, "no permission").await;
     assert_eq!(counts(&handle).await.acked, 10);
     vhost.set_permissions(&user, name, ALL).await;
     // A channel remembers what it was allowed for a while.
@@ -104,7 +104,7 @@ async fn a_deleted_virtual_host_is_waited_for_and_consumed_when_it_is_back() {
     let handle = site.start(site.spec(runs.handler()));
     runs.at_least(2).await;
     vhost.delete_vhost(vhost.name()).await;
-    site.trouble(&handle, "not found").await;
+    site.trouble(&handle, "there is no vhost").await;
     runs.open_gate();
     until(&handle, "what ran is lost", |c| {
         c.lost == 2 && c.in_hand == 0

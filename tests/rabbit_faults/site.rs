@@ -237,15 +237,19 @@ impl<'a> Site<'a> {
 
     /// Waits until the consumer says what keeps it from going on.
     pub(crate) async fn trouble(&self, handle: &Handle, part: &str) {
-        eventually(&format!("trouble with {part}"), async || {
+        let mut seen = Vec::new();
+        let looking = eventually("the trouble", async || {
             let snapshot = handle.snapshot().await.ok()?;
             let partition = snapshot.consumers[0].partitions[0].trouble.clone();
             let connections = snapshot.connections.iter();
-            let mut all = connections
+            seen = connections
                 .filter_map(|one| one.trouble.clone())
-                .chain(partition);
-            all.any(|text| text.contains(part)).then_some(())
-        })
-        .await;
+                .chain(partition)
+                .collect();
+            let is_it = |text: &String| text.contains(part);
+            seen.iter().any(is_it).then_some(())
+        });
+        let found = tokio::time::timeout(Duration::from_secs(20), looking).await;
+        assert!(found.is_ok(), "no trouble with {part}, but {seen:?}");
     }
 }
