@@ -12,6 +12,7 @@ mod place;
 
 mod alarms;
 mod channels;
+mod messages;
 mod network;
 mod own_node;
 mod policies;
