@@ -104,7 +104,7 @@ rabbit_json:encode([begin
   {R, U, M, C} = Counts(Q),
   #{name => element(4, amqqueue:get_name(Q)), type => Type(Q), leader => Leader(Q),
     ready => R, unacked => U, messages => M, consumers => C}
-end || Q <- rabbit_amqqueue:list(VHost)])"#;
+end || Q <- rabbit_amqqueue:list(VHost), IsWanted(element(4, amqqueue:get_name(Q)))])"#;
 
 const CONNECTIONS: &str = r#"
 Text = fun(T) when is_binary(T) -> T; (T) when is_atom(T) -> atom_to_binary(T); (T) -> iolist_to_binary(T) end,
@@ -340,14 +340,20 @@ impl Admin {
 
     /// The queues of a virtual host. Counts are the queues' own at this moment, not the last statistics.
     pub(crate) async fn list_queues(&self, vhost: &str) -> Vec<QueueInfo> {
-        self.json(&format!("VHost = {},{QUEUES}", binary(vhost)))
+        self.queues(vhost, "fun(_) -> true end").await
+    }
+
+    async fn queues(&self, vhost: &str, is_wanted: &str) -> Vec<QueueInfo> {
+        let vhost = binary(vhost);
+        self.json(&format!("VHost = {vhost}, IsWanted = {is_wanted},{QUEUES}"))
             .await
     }
 
     /// One queue, if it is there.
     pub(crate) async fn queue(&self, vhost: &str, name: &str) -> Option<QueueInfo> {
-        let queues = self.list_queues(vhost).await;
-        queues.into_iter().find(|queue| queue.name == name)
+        // A queue without a leader takes seconds to say nothing: the others are not asked.
+        let is_wanted = format!("fun(N) -> N =:= {} end", binary(name));
+        self.queues(vhost, &is_wanted).await.pop()
     }
 
     /// Waits until a queue's counts are these: ready, unacknowledged, consumers.

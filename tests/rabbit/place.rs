@@ -229,7 +229,8 @@ impl Runs {
             .push(seen);
     }
 
-    /// A handler that does what the body says: `ok`, `fail`, `fail-until N`, `reject`, `hold`.
+    /// A handler that does what the body says: `ok`, `fail`, `fail-until N`, `reject`, `hold`,
+    /// `work MILLISECONDS`.
     pub(crate) fn handler(&self) -> Handler {
         let runs = self.clone();
         handler_fn(move |context| {
@@ -250,6 +251,12 @@ impl Runs {
                         }
                     }
                     "reject" => HandlerOutcome::rejected("never"),
+                    "work" => {
+                        let ms: u64 = words.next().and_then(|n| n.parse().ok()).unwrap_or(1);
+                        // tidy-allow: sleep: the work itself
+                        tokio::time::sleep(Duration::from_millis(ms)).await;
+                        HandlerOutcome::completed_with("worked")
+                    }
                     "hold" => {
                         runs.gate.notified().await;
                         runs.gate.notify_one();

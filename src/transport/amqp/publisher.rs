@@ -56,6 +56,8 @@ impl AmqpPublisher {
             window: window.max(1),
             answer_timeout,
             careful: 0,
+            full: HashMap::new(),
+            renew: false,
         };
         runtime.spawn(task.run(receiver));
         Self { jobs, keeper }
@@ -99,6 +101,9 @@ impl Publisher for AmqpPublisher {
     }
 }
 
+/// After so many refusals of a full queue another channel asks.
+const FULL_MAX: u32 = 20;
+
 /// A channel, and what is under way on it.
 struct Open {
     channel: Channel,
@@ -116,9 +121,16 @@ struct Task {
     /// So many publishes go out one at a time: one of the last ones broke the channel, and nobody
     /// knows which.
     careful: usize,
+    /// How often each queue was full without a confirm in between.
+    full: HashMap<ShortString, u32>,
+    /// The channel is to be replaced once nothing is under way on it.
+    renew: bool,
 }
 
-type Confirm = future::BoxFuture<'static, (ShortString, lapin::Result<Confirmation>)>;
+type Confirm = future::BoxFuture<'static, Confirmed>;
+
+/// A publish's id and its queue, and what came of it.
+type Confirmed = (ShortString, ShortString, lapin::Result<Confirmation>);
 
 impl Task {
     async fn run(mut self, mut jobs: mpsc::UnboundedReceiver<Job>) {
@@ -126,8 +138,15 @@ impl Task {
         let mut confirms: FuturesUnordered<Confirm> = FuturesUnordered::new();
         let mut closed = false;
         loop {
+            if self.renew && confirms.is_empty() {
+                self.renew = false;
+                if let Some(Open { channel, .. }) = open.take() {
+                    let close = async move { channel.close(200, "renewed".into()).await };
+                    tokio::spawn(tokio::time::timeout(self.answer_timeout, close));
+                }
+            }
             let window = if self.careful > 0 { 1 } else { self.window };
-            let has_room = confirms.len() < window;
+            let has_room = !self.renew && confirms.len() < window;
             let job = tokio::select! {
                 biased;
                 Some(confirm) = confirms.next() => {
@@ -215,6 +234,7 @@ impl Task {
         };
         open.waiting.entry(id.clone()).or_default().push(reply);
         let channel = open.channel.clone();
+        let queue = routing_key.clone();
         let publish = async move {
             let options = BasicPublishOptions {
                 mandatory: true,
@@ -228,7 +248,7 @@ impl Task {
                 Ok(confirm) => confirm.await,
                 Err(error) => Err(error),
             };
-            (id, confirmed)
+            (id, queue, confirmed)
         };
         confirms.push(publish.boxed());
     }
@@ -242,7 +262,7 @@ impl Task {
     fn confirmed(
         &mut self,
         open: &mut Open,
-        first: (ShortString, lapin::Result<Confirmation>),
+        first: Confirmed,
         confirms: &mut FuturesUnordered<Confirm>,
     ) -> bool {
         let mut batch = vec![first];
@@ -251,7 +271,7 @@ impl Task {
         }
         let mut broken = None;
         let mut verdicts = Vec::with_capacity(batch.len());
-        for (id, confirmed) in batch {
+        for (id, queue, confirmed) in batch {
             match confirmed {
                 Ok(confirmation) => {
                     let ack = confirmation.is_ack();
@@ -260,25 +280,28 @@ impl Task {
                     {
                         open.returned.insert(id.clone());
                     }
-                    verdicts.push((id, ack));
+                    verdicts.push((id, queue, ack));
                 }
                 Err(error) => broken = Some(error),
             }
         }
-        for (id, ack) in verdicts {
+        for (id, queue, ack) in verdicts {
             self.careful = self.careful.saturating_sub(1);
             let returned = open.returned.contains(&id);
             let Some(reply) = open.take(&id) else {
                 continue;
             };
             if returned {
-                let text = "there is no such queue: the broker returned the message".to_owned();
+                let text =
+                    format!("there is no such queue: the broker returned what was for {queue}");
                 reply.failed(PublishError::Outage(text));
             } else if ack {
+                self.full.remove(&queue);
                 reply.confirmed();
             } else {
-                let text = "the broker does not take it now (a full queue, or one that is down)";
-                reply.failed(PublishError::Outage(text.to_owned()));
+                self.is_full(&queue);
+                let text = format!("{queue} does not take it now: it is full, or down");
+                reply.failed(PublishError::Outage(text));
             }
         }
         let Some(error) = broken else { return false };
@@ -286,22 +309,32 @@ impl Task {
         true
     }
 
-    /// The channel is gone. If the broker blames a publish and only one was under way, it is that
-    /// one; otherwise each of them goes out alone the next time.
+    /// RabbitMQ (3.10) tells a channel that a quorum queue is full, and tells it otherwise only when
+    /// somebody takes a message out: a limit that was raised is learnt by a new channel only.
+    fn is_full(&mut self, queue: &ShortString) {
+        let times = self.full.entry(queue.clone()).or_default();
+        *times += 1;
+        if *times >= FULL_MAX {
+            self.full.remove(queue);
+            self.renew = true;
+        }
+    }
+
+    /// The channel is gone. If the broker closed it over a publish and only one was under way, it
+    /// is that one; otherwise each of them goes out alone the next time, so that its reason is known.
     fn broke(&mut self, open: &mut Open, error: &lapin::Error) {
-        let blames = error.is_amqp_soft_error() && is_refusal(error);
         let under_way: usize = open.waiting.values().map(Vec::len).sum();
         let text = classify(error).to_string();
-        let refused = blames && under_way == 1;
-        if blames && !refused {
+        let over_one = error.is_amqp_soft_error();
+        if over_one && under_way > 1 {
             self.careful = under_way;
         }
         for (_, replies) in open.waiting.drain() {
             for reply in replies {
-                reply.failed(if refused {
-                    PublishError::Refused(text.clone())
-                } else {
-                    PublishError::Unknown
+                reply.failed(match (over_one && under_way == 1, is_refusal(error)) {
+                    (true, true) => PublishError::Refused(text.clone()),
+                    (true, false) => PublishError::Outage(text.clone()),
+                    (false, _) => PublishError::Unknown,
                 });
             }
         }
