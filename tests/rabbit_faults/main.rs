@@ -21,3 +21,4 @@ mod restarts;
 mod rights;
 mod silences;
 mod site;
+mod slow;
