@@ -12,10 +12,13 @@ mod place;
 
 mod alarms;
 mod channels;
+mod foreign;
 mod messages;
 mod network;
 mod own_node;
 mod policies;
 mod restarts;
 mod rights;
+mod silences;
 mod site;
+mod slow;

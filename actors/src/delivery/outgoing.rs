@@ -145,8 +145,16 @@ pub(crate) fn cut(text: &str, bytes_max: usize) -> &str {
     &text[..end]
 }
 
+/// AMQP takes 255 bytes of an id. What is longer ends in the hash of the whole, so that it still is
+/// the same at every try and another for every message.
 fn derived_id(id: Option<&MessageId>, kind: &str) -> MessageId {
+    const ID_BYTES_MAX: usize = 255;
     match id {
+        Some(id) if id.as_str().len() + 1 + kind.len() > ID_BYTES_MAX => {
+            let hash = xxhash_rust::xxh3::xxh3_128(id.as_str().as_bytes());
+            let head = cut(id.as_str(), 200);
+            MessageId::from(format!("{head}~{hash:032x}:{kind}"))
+        }
         Some(id) => MessageId::from(format!("{id}:{kind}")),
         None => MessageId::from(format!("{:032x}:{kind}", rand::random::<u128>())),
     }

@@ -1,0 +1,301 @@
+//! A peer that answers late, never, or nonsense: a scripted one, for no broker does it on demand.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use acquit::transport::amqp::{AmqpConsumer, AmqpTransport};
+use acquit_actors::{ConsumerSpec, Engine, Handle};
+use amq_protocol::frame::AMQPFrame;
+use amq_protocol::protocol::basic::AMQPProperties;
+use amq_protocol::protocol::{AMQPClass, basic, channel, connection};
+
+use crate::broker_kit::{FakeServer, Peer, delivery, eventually};
+use crate::place::{Runs, counts, drained};
+use crate::site::options;
+
+/// How long an answer is waited for in these tests.
+const ANSWER: Duration = Duration::from_millis(500);
+
+fn engine(server: &FakeServer, runs: &Runs) -> Handle {
+    let consumer = AmqpConsumer::new("words", "words");
+    let mut options = options(server.address().port(), "/", consumer);
+    options.answer_timeout = ANSWER;
+    options.connect_timeout = ANSWER;
+    let transport = AmqpTransport::open(options).expect("a thread");
+    Engine::new(Arc::new(transport))
+        .with_consumer(ConsumerSpec::new("words", "words", runs.handler()))
+        .with_drain_timeout(Duration::from_secs(1))
+        .start()
+        .expect("an engine")
+}
+
+/// Answers what `is_silent` does not hold of; each silence counts, and is broken after `late`, if that is given.
+async fn serve(
+    mut peer: Peer,
+    is_silent: fn(&AMQPClass) -> bool,
+    silences: Arc<AtomicU64>,
+    late: Option<Duration>,
+) {
+    while let Some(frame) = peer.next_frame().await {
+        let AMQPFrame::Method(channel, method) = frame else {
+            continue;
+        };
+        if is_silent(&method) && (late.is_none() || silences.load(Ordering::SeqCst) == 0) {
+            silences.fetch_add(1, Ordering::SeqCst);
+            let Some(late) = late else { continue };
+            // tidy-allow: sleep: the peer takes its time
+            tokio::time::sleep(late).await;
+        }
+        peer.answer(channel, &method).await;
+    }
+}
+
+/// Accepts for ever.
+fn serve_all(
+    server: Arc<FakeServer>,
+    is_silent: fn(&AMQPClass) -> bool,
+    late: Option<Duration>,
+) -> Arc<AtomicU64> {
+    let silences = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&silences);
+    tokio::spawn(async move {
+        loop {
+            let peer = server.accept().await;
+            tokio::spawn(serve(peer, is_silent, Arc::clone(&counted), late));
+        }
+    });
+    silences
+}
+
+async fn subscription(handle: &Handle) -> (String, Option<String>) {
+    let snapshot = handle.snapshot().await.expect("a snapshot");
+    let partition = &snapshot.consumers[0].partitions[0];
+    (partition.subscription.clone(), partition.trouble.clone())
+}
+
+async fn subscribed(handle: &Handle) {
+    eventually("it is subscribed", async || {
+        (subscription(handle).await.0 == "subscribed").then_some(())
+    })
+    .await;
+}
+
+/// Nothing hangs on an answer that never comes: it is said, tried again, and a drain ends.
+async fn opening(is_silent: fn(&AMQPClass) -> bool) {
+    let server = Arc::new(FakeServer::start().await);
+    let silences = serve_all(server.clone(), is_silent, None);
+    let handle = engine(&server, &Runs::default());
+    eventually("it is said", async || {
+        let (_, trouble) = subscription(&handle).await;
+        trouble?.contains("500ms").then_some(())
+    })
+    .await;
+    eventually("it tries again", async || {
+        (silences.load(Ordering::SeqCst) >= 2).then_some(())
+    })
+    .await;
+    ends_in_time(handle).await;
+}
+
+async fn ends_in_time(handle: Handle) {
+    let start = Instant::now();
+    let report = drained(handle).await;
+    assert!(start.elapsed() < Duration::from_secs(5), "{report}");
+}
+
+fn is_channel_open(method: &AMQPClass) -> bool {
+    matches!(method, AMQPClass::Channel(channel::AMQPMethod::Open(_)))
+}
+
+fn is_qos(method: &AMQPClass) -> bool {
+    matches!(method, AMQPClass::Basic(basic::AMQPMethod::Qos(_)))
+}
+
+fn is_consume(method: &AMQPClass) -> bool {
+    matches!(method, AMQPClass::Basic(basic::AMQPMethod::Consume(_)))
+}
+
+fn is_cancel(method: &AMQPClass) -> bool {
+    matches!(method, AMQPClass::Basic(basic::AMQPMethod::Cancel(_)))
+}
+
+fn is_close(method: &AMQPClass) -> bool {
+    matches!(
+        method,
+        AMQPClass::Channel(channel::AMQPMethod::Close(_))
+            | AMQPClass::Connection(connection::AMQPMethod::Close(_))
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_channel_that_never_opens_is_said_and_tried_again() {
+    opening(is_channel_open).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_prefetch_that_is_never_answered_is_said_and_tried_again() {
+    opening(is_qos).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_that_is_never_answered_is_said_and_tried_again() {
+    opening(is_consume).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn late_answers_to_what_was_given_up_harm_nothing() {
+    for is_late in [is_channel_open, is_qos, is_consume] {
+        let server = Arc::new(FakeServer::start().await);
+        serve_all(server.clone(), is_late, Some(ANSWER * 3));
+        let handle = engine(&server, &Runs::default());
+        subscribed(&handle).await;
+        ends_in_time(handle).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_whose_cancel_or_close_is_never_answered_ends_in_time() {
+    for is_silent in [is_cancel, is_close] {
+        let server = Arc::new(FakeServer::start().await);
+        let silences = serve_all(server.clone(), is_silent, None);
+        let handle = engine(&server, &Runs::default());
+        subscribed(&handle).await;
+        ends_in_time(handle).await;
+        assert!(silences.load(Ordering::SeqCst) > 0);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_stops_halfway_is_given_up_and_tried_again() {
+    let server = FakeServer::start().await;
+    let handle = engine(&server, &Runs::default());
+    // Two connections, three tries each; nobody says a word to them.
+    let mut mute = Vec::new();
+    for _ in 0..6 {
+        mute.push(server.accept_raw().await);
+    }
+    ends_in_time(handle).await;
+}
+
+/// Plays a broker whose every subscription is spoilt by `spoil`; counts the subscriptions.
+fn spoil_all<F>(server: Arc<FakeServer>, spoil: fn(Peer, u16, String) -> F) -> Arc<AtomicU64>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let subscriptions = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&subscriptions);
+    tokio::spawn(async move {
+        loop {
+            let mut peer = server.accept().await;
+            let counted = Arc::clone(&counted);
+            tokio::spawn(async move {
+                let (channel, tag) = peer.serve_until_consumer().await;
+                counted.fetch_add(1, Ordering::SeqCst);
+                spoil(peer, channel, tag).await;
+            });
+        }
+    });
+    subscriptions
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_of_an_unknown_type_ends_in_bounded_tries() {
+    let server = Arc::new(FakeServer::start().await);
+    let subscriptions = spoil_all(
+        server.clone(),
+        |mut peer: Peer, channel: u16, tag: String| async move {
+            peer.deliver_unknown_field(channel, delivery(&tag, 1)).await;
+            peer.serve().await;
+        },
+    );
+    let start = Instant::now();
+    let runs = Runs::default();
+    let handle = engine(&server, &runs);
+    eventually("four tries", async || {
+        (subscriptions.load(Ordering::SeqCst) >= 4).then_some(())
+    })
+    .await;
+    assert!(
+        start.elapsed() > Duration::from_secs(1),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(runs.all().is_empty());
+    ends_in_time(handle).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tags_that_do_not_follow_each_other_end_their_channel_unsettled() {
+    static SETTLED_PAST_THE_HOLE: AtomicU64 = AtomicU64::new(0);
+    let server = Arc::new(FakeServer::start().await);
+    let subscriptions = spoil_all(
+        server.clone(),
+        |mut peer: Peer, channel: u16, tag: String| async move {
+            for number in [1, 2, 5] {
+                let properties = AMQPProperties::default();
+                peer.deliver(channel, delivery(&tag, number), properties, b"ok")
+                    .await;
+            }
+            while let Some(frame) = peer.next_frame().await {
+                let AMQPFrame::Method(channel, method) = frame else {
+                    continue;
+                };
+                if let AMQPClass::Basic(basic::AMQPMethod::Ack(ack)) = &method
+                    && ack.delivery_tag > 2
+                {
+                    SETTLED_PAST_THE_HOLE.fetch_add(1, Ordering::SeqCst);
+                }
+                peer.answer(channel, &method).await;
+            }
+        },
+    );
+    let handle = engine(&server, &Runs::default());
+    eventually("it is said", async || {
+        let (_, trouble) = subscription(&handle).await;
+        trouble?.contains("do not follow").then_some(())
+    })
+    .await;
+    assert!(subscriptions.load(Ordering::SeqCst) >= 1);
+    assert!(counts(&handle).await.is_balanced());
+    ends_in_time(handle).await;
+    assert_eq!(SETTLED_PAST_THE_HOLE.load(Ordering::SeqCst), 0);
+}
+
+/// What RabbitMQ has done by mistake: 406 for tags that were settled rightly.
+#[tokio::test(flavor = "multi_thread")]
+async fn channels_closed_over_nothing_are_rebuilt_and_nothing_is_lost() {
+    let server = Arc::new(FakeServer::start().await);
+    let runs = Runs::default();
+    let handle = engine(&server, &runs);
+    let (mut one, mut two) = (server.accept().await, server.accept().await);
+    // Which of the two consumes is not known.
+    let peer = tokio::select! {
+        _ = async { let found = one.serve_until(is_qos).await; one.answer(found.0, &found.1).await } => one,
+        _ = async { let found = two.serve_until(is_qos).await; two.answer(found.0, &found.1).await } => two,
+    };
+    let mut peer = peer;
+    for round in 1..=6_u64 {
+        let (channel, tag) = peer.serve_until_consumer().await;
+        for number in 1..=round {
+            let properties =
+                AMQPProperties::default().with_message_id(format!("{round}-{number}").into());
+            peer.deliver(channel, delivery(&tag, number), properties, b"ok")
+                .await;
+        }
+        let is_ack =
+            |method: &AMQPClass| matches!(method, AMQPClass::Basic(basic::AMQPMethod::Ack(_)));
+        peer.serve_until(is_ack).await;
+        peer.close_channel(channel, 406, "PRECONDITION_FAILED - unknown delivery tag 1")
+            .await;
+    }
+    let _serving = tokio::spawn(async move { peer.serve().await });
+    subscribed(&handle).await;
+    let counts = counts(&handle).await;
+    assert_eq!(counts.received, 21, "{counts:?}");
+    assert_eq!(counts.in_hand, 0, "{counts:?}");
+    let snapshot = handle.snapshot().await.expect("a snapshot");
+    assert!(snapshot.connections.iter().all(|one| one.opened <= 1));
+    ends_in_time(handle).await;
+    assert_eq!(runs.all().len(), 21);
+}
