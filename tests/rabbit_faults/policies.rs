@@ -88,6 +88,36 @@ async fn messages_that_expire_in_the_queue_disturb_nothing() {
     site.broker_is_content().await;
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn work_whose_message_expires_when_its_channel_dies_ends_without_a_word() {
+    let vhost = shared().await;
+    let site = Site::on(&vhost).await;
+    let (name, target) = (vhost.name(), PolicyTarget::Queues);
+    let ttl = r#"{"message-ttl": 1500}"#;
+    let both = "^words(.results)?$";
+    vhost.set_policy(name, "ttl", both, ttl, target).await;
+    let runs = Runs::default();
+    let handle = site.start(site.spec(runs.handler()));
+    site.counts("words", [0, 0, 1]).await;
+    site.publish("m", 3, "hold").await;
+    runs.at_least(3).await;
+    // What was published later and waits is gone: so is what is running, should it come back.
+    site.to("words.results", "probe", 1, "ok").await;
+    site.counts("words.results", [0, 0, 0]).await;
+    vhost.close_connections(name, "the test").await;
+    site.counts("words", [0, 0, 1]).await;
+    vhost.clear_policy(name, "ttl").await;
+    runs.open_gate();
+    until(&handle, "nothing is left", |c| c.in_hand == 0).await;
+    let seen = counts(&handle).await;
+    assert_eq!((seen.lost, seen.adopted, seen.acked), (3, 0, 0), "{seen:?}");
+    site.publish("after", 5, "ok").await;
+    until(&handle, "it goes on", |c| c.acked == 5).await;
+    assert!(drained(handle).await.clean);
+    site.counts("words", [0, 0, 0]).await;
+    site.broker_is_content().await;
+}
+
 /// Starts an engine, waits for the long task, and drains it away, so many times.
 async fn rolled(site: &Site<'_>, times: usize, permits: u32) -> Runs {
     let runs = Runs::default();
