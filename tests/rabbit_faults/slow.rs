@@ -30,7 +30,7 @@ async fn frozen(seconds: u64) {
     let thawed = Instant::now();
     // One that is gone answers at once what it missed; then all is as after any loss.
     until(&handle, "the rest is done", |c| c.acked == 400).await;
-    println!(
+    eprintln!(
         "frozen {seconds} s: all the rest is done {:?} after",
         thawed.elapsed()
     );
@@ -89,7 +89,7 @@ async fn slow_after_fifty_restarts_consuming_begins_within_seconds_of_the_open_p
     }
     took.sort_unstable();
     let at = |percent: usize| took[(took.len() * percent).div_ceil(100).max(1) - 1];
-    println!(
+    eprintln!(
         "consuming again after the port opens, {rounds} restarts: p50 {:?}, p95 {:?}, p100 {:?}",
         at(50),
         at(95),
@@ -129,7 +129,7 @@ async fn slow_a_network_that_flaps_each_second_for_a_minute_loses_nothing() {
     }
     connected(&handle).await;
     let counts = counts(&handle).await;
-    println!("after a minute of flapping: {counts:?}");
+    eprintln!("after a minute of flapping: {counts:?}");
     assert!(counts.acked > 200, "work gets done meanwhile: {counts:?}");
     runs.open_gate();
     // A cut of the publishing connection alone repeats publishes that no other counter tells of.
@@ -159,7 +159,7 @@ async fn cluster(lose: fn(usize) -> usize) {
     runs.at_least(100).await;
     let leader = cluster.leader_of(vhost, "words").await.expect("a leader");
     let lost = lose(leader);
-    println!("the leader is node {leader}; node {lost} is lost");
+    eprintln!("the leader is node {leader}; node {lost} is lost");
     cluster.kill(lost);
     let lives = (lost + 1) % 3;
     all.uris.rotate_left(lives);
@@ -169,7 +169,7 @@ async fn cluster(lose: fn(usize) -> usize) {
     let counts = site
         .all_done(handle, &runs, &[("held", 4), ("m", 400)])
         .await;
-    println!("{counts:?}");
+    eprintln!("{counts:?}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
