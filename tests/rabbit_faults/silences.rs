@@ -128,6 +128,10 @@ fn is_close(method: &AMQPClass) -> bool {
     )
 }
 
+fn is_close_ok(method: &AMQPClass) -> bool {
+    matches!(method, AMQPClass::Channel(channel::AMQPMethod::CloseOk(_)))
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_channel_that_never_opens_is_said_and_tried_again() {
     opening(is_channel_open).await;
@@ -298,4 +302,36 @@ async fn channels_closed_over_nothing_are_rebuilt_and_nothing_is_lost() {
     assert!(snapshot.connections.iter().all(|one| one.opened <= 1));
     ends_in_time(handle).await;
     assert_eq!(runs.all().len(), 21);
+}
+
+/// The client takes frames behind a channel's close for a mistake of the whole connection (RabbitMQ sends such frames
+/// under load). That costs the connection, and nothing else.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_delivery_behind_the_close_of_its_channel_is_survived() {
+    let server = Arc::new(FakeServer::start().await);
+    let subscriptions = spoil_all(
+        server.clone(),
+        |mut peer: Peer, channel: u16, tag: String| async move {
+            for number in [1, 2] {
+                let properties = AMQPProperties::default();
+                let frame = delivery(&tag, number);
+                peer.deliver(channel, frame, properties, b"ok").await;
+            }
+            peer.close_channel(channel, 406, "PRECONDITION_FAILED - the test")
+                .await;
+            // Sent before the answer to the close was read, as far as the client can tell.
+            peer.serve_until(is_close_ok).await;
+            let properties = AMQPProperties::default();
+            let frame = delivery(&tag, 3);
+            peer.deliver(channel, frame, properties, b"ok").await;
+            peer.serve().await;
+        },
+    );
+    let handle = engine(&server, &Runs::default());
+    eventually("it comes back again and again", async || {
+        (subscriptions.load(Ordering::SeqCst) >= 3).then_some(())
+    })
+    .await;
+    assert!(counts(&handle).await.is_balanced());
+    ends_in_time(handle).await;
 }
