@@ -1,5 +1,6 @@
 //! A peer that answers late, never, or nonsense: a scripted one, for no broker does it on demand.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -114,6 +115,10 @@ fn is_qos(method: &AMQPClass) -> bool {
 
 fn is_consume(method: &AMQPClass) -> bool {
     matches!(method, AMQPClass::Basic(basic::AMQPMethod::Consume(_)))
+}
+
+fn is_ack(method: &AMQPClass) -> bool {
+    matches!(method, AMQPClass::Basic(basic::AMQPMethod::Ack(_)))
 }
 
 fn is_cancel(method: &AMQPClass) -> bool {
@@ -287,9 +292,18 @@ async fn channels_closed_over_nothing_are_rebuilt_and_nothing_is_lost() {
             peer.deliver(channel, delivery(&tag, number), properties, b"ok")
                 .await;
         }
-        let is_ack =
-            |method: &AMQPClass| matches!(method, AMQPClass::Basic(basic::AMQPMethod::Ack(_)));
-        peer.serve_until(is_ack).await;
+        // All are acked before the close: what was not would be the broker's again, and this one
+        // never hands it out a second time.
+        let mut unsettled: BTreeSet<u64> = (1..=round).collect();
+        while !unsettled.is_empty() {
+            let (_, method) = peer.serve_until(is_ack).await;
+            if let AMQPClass::Basic(basic::AMQPMethod::Ack(ack)) = method {
+                let covers = |tag: &u64| {
+                    *tag == ack.delivery_tag || ack.multiple && *tag < ack.delivery_tag
+                };
+                unsettled.retain(|tag| !covers(tag));
+            }
+        }
         peer.close_channel(channel, 406, "PRECONDITION_FAILED - unknown delivery tag 1")
             .await;
     }
