@@ -12,6 +12,7 @@ mod place;
 
 mod alarms;
 mod channels;
+mod confirms;
 mod foreign;
 mod messages;
 mod network;

@@ -298,9 +298,8 @@ async fn channels_closed_over_nothing_are_rebuilt_and_nothing_is_lost() {
         while !unsettled.is_empty() {
             let (_, method) = peer.serve_until(is_ack).await;
             if let AMQPClass::Basic(basic::AMQPMethod::Ack(ack)) = method {
-                let covers = |tag: &u64| {
-                    *tag == ack.delivery_tag || ack.multiple && *tag < ack.delivery_tag
-                };
+                let covers =
+                    |tag: &u64| *tag == ack.delivery_tag || ack.multiple && *tag < ack.delivery_tag;
                 unsettled.retain(|tag| !covers(tag));
             }
         }

@@ -19,6 +19,10 @@ const DEPTH_MAX: usize = 16;
 /// 128 KiB; one that does not closes the connection.
 const HEADER_BYTES_MAX: usize = 96 << 10;
 
+/// A frame with a content header and no text: its envelope (8 bytes), class, weight, size and flags
+/// (14), delivery mode, priority and timestamp (10).
+const HEADER_FRAME_MIN: usize = 32;
+
 /// How often a broker has handed a message out before this time.
 const DELIVERY_COUNT: &str = "x-delivery-count";
 
@@ -154,12 +158,13 @@ fn header(value: &AMQPValue, depth: usize) -> HeaderValue {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Unpublishable(pub(super) String);
 
-/// Writes the properties of what we publish. Every message is persistent and has an id. The
+/// Writes the properties of what we publish, which have to fit one frame of `frame_max` bytes. Every message is persistent and has an id. The
 /// publisher's own user, expiration and what only the broker may write are never copied: each of
 /// them makes a broker refuse the copy or route it twice.
 pub(super) fn properties(
     message: &Outgoing,
     id: &ShortString,
+    frame_max: usize,
 ) -> Result<BasicProperties, Unpublishable> {
     let mut properties = BasicProperties::default()
         .with_delivery_mode(2)
@@ -225,7 +230,28 @@ pub(super) fn properties(
     if !table.is_empty() {
         properties = properties.with_headers(FieldTable::from(table));
     }
+    let bytes = HEADER_FRAME_MIN + texts(&properties) + 4 + bytes;
+    if bytes > frame_max {
+        return Err(Unpublishable(format!(
+            "its properties and headers take {bytes} bytes; the broker's frames take {frame_max}"
+        )));
+    }
     Ok(properties)
+}
+
+/// How many bytes the properties that are short strings take.
+fn texts(properties: &BasicProperties) -> usize {
+    let texts = [
+        properties.content_type(),
+        properties.content_encoding(),
+        properties.correlation_id(),
+        properties.reply_to(),
+        properties.message_id(),
+        properties.kind(),
+        properties.app_id(),
+    ];
+    let texts = texts.into_iter().flatten();
+    texts.map(|text| 1 + text.as_str().len()).sum()
 }
 
 /// Makes a short string, of at most 255 bytes.
@@ -353,7 +379,7 @@ mod tests {
         let mut copy = Outgoing::new("r".into(), read.body.clone());
         copy.headers = read.headers.clone();
         copy.properties = read.properties.clone();
-        let written = properties(&copy, &ShortString::from("id")).unwrap();
+        let written = properties(&copy, &ShortString::from("id"), 131_072).unwrap();
         assert_eq!((written.user_id(), written.expiration()), (&None, &None));
         assert_eq!(written.kind(), &Some(ShortString::from("t")));
         assert_eq!(written.priority(), &Some(255));
@@ -367,7 +393,7 @@ mod tests {
     #[test]
     fn a_key_travels_with_its_message() {
         let message = Outgoing::new("q".into(), "").with_key("k");
-        let written = properties(&message, &ShortString::from("id")).unwrap();
+        let written = properties(&message, &ShortString::from("id"), 131_072).unwrap();
         let read = delivery(&place(), &written, Vec::new(), false);
         assert_eq!(read.key.as_deref(), Some("k"));
     }
@@ -377,14 +403,22 @@ mod tests {
         let mut message = Outgoing::new("q".into(), "");
         message.headers.set("long", "x".repeat(HEADER_BYTES_MAX));
         let id = ShortString::from("id");
-        let refused = properties(&message, &id).unwrap_err();
+        let refused = properties(&message, &id, 131_072).unwrap_err();
         assert!(refused.0.contains("98304 fit into a frame"), "{refused:?}");
         let mut message = Outgoing::new("q".into(), "");
         message.correlation_id = Some("c".repeat(256));
-        let refused = properties(&message, &id).unwrap_err();
+        let refused = properties(&message, &id, 131_072).unwrap_err();
         assert_eq!(
             refused.0,
             "its correlation id has 256 bytes; AMQP takes 255"
+        );
+        let mut message = Outgoing::new("q".into(), "");
+        message.headers.set("long", "x".repeat(4090));
+        assert!(properties(&message, &id, 131_072).is_ok());
+        let refused = properties(&message, &id, 4096).unwrap_err();
+        assert!(
+            refused.0.ends_with("the broker's frames take 4096"),
+            "{refused:?}"
         );
     }
 

@@ -263,7 +263,9 @@ impl DeadLetters {
                 Some(id) => short("message id", id.as_str())?,
                 None => ShortString::from(format!("{:032x}", rand::random::<u128>())),
             };
-            Ok((to, properties(&copy, &id)?))
+            let frame_max = self.connection.configuration().frame_max();
+            let frame_max = usize::try_from(frame_max).unwrap_or(usize::MAX);
+            Ok((to, properties(&copy, &id, frame_max)?))
         };
         let (to, properties) = match written() {
             Ok(written) => written,

@@ -28,6 +28,7 @@ mod reply_text;
 mod source;
 pub mod topology;
 mod transport;
+mod under_way;
 mod uri;
 
 pub use bare::{BareAck, BareClient, BareError};

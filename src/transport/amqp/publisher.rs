@@ -1,12 +1,12 @@
 //! The publisher: one channel with confirms on a connection of its own.
 //!
-//! Every publish is mandatory. The broker confirms an unroutable message too, and returns it before:
-//! the client hands a returned message to whichever confirm it resolves next, so returns are matched
-//! by message id, and nothing is answered before all confirms that are there have been looked at. A
-//! returned message is with a confirm that was resolved no later than its own.
+//! Every publish is mandatory: what no queue takes comes back. Which publishes a confirm and a
+//! return speak of is worked out by [`UnderWay`]; each publish has a deadline of its own.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use acquit_actors::model::{Outgoing, QueueName};
@@ -17,12 +17,14 @@ use lapin::options::{BasicPublishOptions, ConfirmSelectOptions};
 use lapin::types::ShortString;
 use lapin::{Channel, Confirmation, Connection};
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::classify::classify;
 use super::connection::{Keeper, State};
 use super::convert::{properties, short};
 use super::error::AmqpError;
 use super::partitions::Partitions;
+use super::under_way::{UnderWay, Verdict, due};
 
 /// The largest body that RabbitMQ takes unless it is told otherwise.
 const BODY_MAX: usize = 128 << 20;
@@ -71,13 +73,13 @@ impl Publisher for AmqpPublisher {
             let text = format!("its body has {bytes} bytes; RabbitMQ takes {BODY_MAX}");
             return reply.failed(PublishError::Refused(text));
         }
-        // Without a connection nothing can have been published: say so at once.
+        // Without a connection nothing can have been published: say so at once. The very first one
+        // is waited for, one answer's time.
         let seen = self.keeper.seen();
-        if seen.state != State::Open {
+        let is_first = seen.opened == 0 && seen.trouble.is_none() && seen.state != State::Closed;
+        if seen.state != State::Open && !is_first {
             let state = seen.state.as_str();
-            let why = seen
-                .trouble
-                .unwrap_or_else(|| "not connected yet".to_owned());
+            let why = seen.trouble.unwrap_or_else(|| "not connected".to_owned());
             let text = format!("the publishing connection is {state}: {why}");
             return reply.failed(PublishError::Outage(text));
         }
@@ -108,9 +110,24 @@ const FULL_MAX: u32 = 20;
 struct Open {
     channel: Channel,
     opened: u64,
-    /// Under way, by message id. The same id may be under way twice: both share a return.
-    waiting: HashMap<ShortString, Vec<PublishReply>>,
-    returned: HashSet<ShortString>,
+    /// The largest frame that both sides take, in bytes.
+    frame_max: usize,
+    under_way: UnderWay<PublishReply>,
+    confirms: FuturesUnordered<Confirm>,
+}
+
+impl Open {
+    /// Answers all who wait, and leaves the channel to end by itself.
+    fn give_up(mut self, error: impl Fn() -> PublishError, answer_timeout: Duration) {
+        for reply in self.under_way.take_all() {
+            reply.failed(error());
+        }
+        if self.channel.status().connected() {
+            let channel = self.channel.clone();
+            let close = async move { channel.close(200, "renewed".into()).await };
+            tokio::spawn(tokio::time::timeout(answer_timeout, close));
+        }
+    }
 }
 
 struct Task {
@@ -129,66 +146,106 @@ struct Task {
 
 type Confirm = future::BoxFuture<'static, Confirmed>;
 
-/// A publish's id and its queue, and what came of it.
-type Confirmed = (ShortString, ShortString, lapin::Result<Confirmation>);
+/// A publish's number, and what came of it.
+type Confirmed = (u64, lapin::Result<Confirmation>);
+
+/// What the task does next.
+#[expect(clippy::large_enum_variant, reason = "made and taken apart at once")]
+enum Next {
+    Confirm(Option<Confirmed>),
+    Job(Option<Job>),
+    Overdue,
+}
 
 impl Task {
     async fn run(mut self, mut jobs: mpsc::UnboundedReceiver<Job>) {
         let mut open: Option<Open> = None;
-        let mut confirms: FuturesUnordered<Confirm> = FuturesUnordered::new();
         let mut closed = false;
         loop {
-            if self.renew && confirms.is_empty() {
+            if self.renew && open.as_ref().is_none_or(|open| open.under_way.len() == 0) {
                 self.renew = false;
-                if let Some(Open { channel, .. }) = open.take() {
-                    let close = async move { channel.close(200, "renewed".into()).await };
-                    tokio::spawn(tokio::time::timeout(self.answer_timeout, close));
+                if let Some(open) = open.take() {
+                    open.give_up(|| PublishError::Unknown, self.answer_timeout);
                 }
             }
-            let window = if self.careful > 0 { 1 } else { self.window };
-            let has_room = !self.renew && confirms.len() < window;
-            let job = tokio::select! {
-                biased;
-                Some(confirm) = confirms.next() => {
-                    if let Some(channel) = &mut open {
-                        let broken = self.confirmed(channel, confirm, &mut confirms);
-                        if broken {
-                            confirms.clear();
-                            open = None;
-                        }
+            match self.next(open.as_mut(), &mut jobs, closed).await {
+                Next::Confirm(None) => return,
+                Next::Confirm(Some(confirm)) => {
+                    if let Some(mut ours) = open.take()
+                        && !self.confirmed(&mut ours, confirm).await
+                    {
+                        open = Some(ours);
                     }
-                    continue;
                 }
-                job = jobs.recv(), if has_room && !closed => job,
-                else => return,
-            };
-            let Some(job) = job else {
+                Next::Overdue => {
+                    if let Some(ours) = open.take() {
+                        open = self.overdue(ours);
+                    }
+                }
                 // Nobody publishes any more: what is under way is answered first.
-                closed = true;
-                continue;
-            };
-            let fresh = open.as_ref().is_some_and(|open| {
-                open.channel.status().connected() && open.opened == self.keeper.seen().opened
-            });
-            if !fresh {
-                if let Some(old) = open.take() {
-                    // Its confirms will not come; whether they were applied nobody knows.
-                    fail_all(old, || PublishError::Unknown);
-                    confirms.clear();
-                }
-                match self.open().await {
-                    Ok(channel) => open = Some(channel),
-                    Err(trouble) => {
-                        let text = trouble.to_string();
-                        job.reply.failed(PublishError::Outage(text));
-                        continue;
-                    }
-                }
-            }
-            if let Some(open) = &mut open {
-                self.send(open, job, &confirms);
+                Next::Job(None) => closed = true,
+                Next::Job(Some(job)) => open = self.take(open, job, &mut jobs).await,
             }
         }
+    }
+
+    /// Waits for what comes next; `Confirm(None)`: nothing will.
+    async fn next(
+        &self,
+        open: Option<&mut Open>,
+        jobs: &mut mpsc::UnboundedReceiver<Job>,
+        closed: bool,
+    ) -> Next {
+        let window = if self.careful > 0 { 1 } else { self.window };
+        let Some(open) = open else {
+            return match closed {
+                true => Next::Confirm(None),
+                false => Next::Job(jobs.recv().await),
+            };
+        };
+        let has_room = !self.renew && open.under_way.waiting() < window;
+        let next_due = open.under_way.next_due();
+        tokio::select! {
+            biased;
+            Some(confirm) = open.confirms.next() => Next::Confirm(Some(confirm)),
+            job = jobs.recv(), if has_room && !closed => Next::Job(job),
+            () = at(next_due), if next_due.is_some() => Next::Overdue,
+            else => Next::Confirm(None),
+        }
+    }
+
+    /// Sends a publish, on a channel that is known to be there.
+    async fn take(
+        &mut self,
+        mut open: Option<Open>,
+        job: Job,
+        jobs: &mut mpsc::UnboundedReceiver<Job>,
+    ) -> Option<Open> {
+        let fresh = open.as_ref().is_some_and(|open| {
+            open.channel.status().connected() && open.opened == self.keeper.seen().opened
+        });
+        if !fresh {
+            if let Some(old) = open.take() {
+                // Its confirms will not come; whether they were applied nobody knows.
+                old.give_up(|| PublishError::Unknown, self.answer_timeout);
+            }
+            match self.open().await {
+                Ok(channel) => open = Some(channel),
+                Err(trouble) => {
+                    let outage = || PublishError::Outage(trouble.to_string());
+                    job.reply.failed(outage());
+                    // Who queued behind it waited as long as it did.
+                    while let Ok(job) = jobs.try_recv() {
+                        job.reply.failed(outage());
+                    }
+                    return None;
+                }
+            }
+        }
+        if let Some(open) = &mut open {
+            self.send(open, job);
+        }
+        open
     }
 
     async fn open(&self) -> Result<Open, AmqpError> {
@@ -201,11 +258,13 @@ impl Task {
             };
             let channel = confirming(&connection).await;
             let channel = channel.map_err(|error| classify(&error))?;
+            let frame_max = connection.configuration().frame_max();
             Ok(Open {
                 channel,
                 opened,
-                waiting: HashMap::new(),
-                returned: HashSet::new(),
+                frame_max: usize::try_from(frame_max).unwrap_or(usize::MAX),
+                under_way: UnderWay::new(),
+                confirms: FuturesUnordered::new(),
             })
         };
         match tokio::time::timeout(limit, opening).await {
@@ -218,23 +277,23 @@ impl Task {
     }
 
     /// Sends one publish and notes that its confirm is awaited.
-    fn send(&mut self, open: &mut Open, job: Job, confirms: &FuturesUnordered<Confirm>) {
+    fn send(&mut self, open: &mut Open, job: Job) {
         let Job { message, reply } = job;
-        let written = self.route(&message).and_then(|routing_key| {
+        let written = self.route(&message).and_then(|queue| {
             let id = match &message.id {
                 Some(id) => short("message id", id.as_str())?,
                 None => ShortString::from(format!("{:032x}", rand::random::<u128>())),
             };
-            let properties = properties(&message, &id)?;
-            Ok((routing_key, id, properties))
+            let properties = properties(&message, &id, open.frame_max)?;
+            Ok((queue, id, properties))
         });
-        let (routing_key, id, properties) = match written {
+        let (queue, id, properties) = match written {
             Ok(written) => written,
             Err(refused) => return reply.failed(PublishError::Refused(refused.0)),
         };
-        open.waiting.entry(id.clone()).or_default().push(reply);
+        let due = due(Instant::now(), self.answer_timeout);
+        let number = open.under_way.sent(id, queue.clone(), due, reply);
         let channel = open.channel.clone();
-        let queue = routing_key.clone();
         let publish = async move {
             let options = BasicPublishOptions {
                 mandatory: true,
@@ -242,15 +301,15 @@ impl Task {
             };
             let exchange = ShortString::default();
             let sent = channel
-                .basic_publish(exchange, routing_key, options, &message.body, properties)
+                .basic_publish(exchange, queue, options, &message.body, properties)
                 .await;
             let confirmed = match sent {
                 Ok(confirm) => confirm.await,
                 Err(error) => Err(error),
             };
-            (id, queue, confirmed)
+            (number, confirmed)
         };
-        confirms.push(publish.boxed());
+        open.confirms.push(publish.boxed());
     }
 
     fn route(&self, message: &Outgoing) -> Result<ShortString, super::convert::Unpublishable> {
@@ -259,54 +318,68 @@ impl Task {
     }
 
     /// Looks at a confirm and at all others that are there, then answers. `true`: the channel broke.
-    fn confirmed(
-        &mut self,
-        open: &mut Open,
-        first: Confirmed,
-        confirms: &mut FuturesUnordered<Confirm>,
-    ) -> bool {
-        let mut batch = vec![first];
-        while let Some(Some(next)) = confirms.next().now_or_never() {
-            batch.push(next);
-        }
+    async fn confirmed(&mut self, open: &mut Open, first: Confirmed) -> bool {
+        let mut there = vec![first];
+        all_ready(&mut open.confirms, &mut there).await;
         let mut broken = None;
-        let mut verdicts = Vec::with_capacity(batch.len());
-        for (id, queue, confirmed) in batch {
+        for (number, confirmed) in there {
             match confirmed {
                 Ok(confirmation) => {
-                    let ack = confirmation.is_ack();
+                    let acked = confirmation.is_ack();
                     if let Some(returned) = confirmation.take_message()
                         && let Some(id) = returned.delivery.properties.message_id()
                     {
-                        open.returned.insert(id.clone());
+                        let queue = &returned.delivery.routing_key;
+                        open.under_way.returned(id, queue);
                     }
-                    verdicts.push((id, queue, ack));
+                    open.under_way.resolved(number, acked);
                 }
                 Err(error) => broken = Some(error),
             }
         }
-        for (id, queue, ack) in verdicts {
+        for (reply, queue, verdict) in open.under_way.take_verdicts() {
             self.careful = self.careful.saturating_sub(1);
-            let returned = open.returned.contains(&id);
-            let Some(reply) = open.take(&id) else {
-                continue;
-            };
-            if returned {
-                let text =
-                    format!("there is no such queue: the broker returned what was for {queue}");
-                reply.failed(PublishError::Outage(text));
-            } else if ack {
-                self.full.remove(&queue);
-                reply.confirmed();
-            } else {
-                self.is_full(&queue);
-                let text = format!("{queue} does not take it now: it is full, or down");
-                reply.failed(PublishError::Outage(text));
+            match verdict {
+                Verdict::Confirmed => {
+                    self.full.remove(&queue);
+                    reply.into_iter().for_each(PublishReply::confirmed);
+                }
+                Verdict::Returned => outage(
+                    reply,
+                    format!("there is no such queue: the broker returned what was for {queue}"),
+                ),
+                Verdict::Nacked => {
+                    self.is_full(&queue);
+                    outage(
+                        reply,
+                        format!("{queue} does not take it now: it is full, or down"),
+                    );
+                }
             }
         }
         let Some(error) = broken else { return false };
         self.broke(open, &error);
         true
+    }
+
+    /// Says of what is overdue that nobody knows. A channel that says nothing at all, or owes too
+    /// many confirms, is given up; one whose other queues answer is kept, and so is one that the
+    /// broker blocks: it owes them still.
+    fn overdue(&self, mut open: Open) -> Option<Open> {
+        let (overdue, silent) = open.under_way.take_overdue(Instant::now());
+        for reply in overdue {
+            reply.failed(PublishError::Unknown);
+        }
+        let blocked = self.keeper.seen().state == State::Blocked;
+        if (silent && !blocked) || open.under_way.late() >= self.window {
+            tracing::warn!(
+                after = ?self.answer_timeout,
+                "publishes were not confirmed in time: the channel is opened anew"
+            );
+            open.give_up(|| PublishError::Unknown, self.answer_timeout);
+            return None;
+        }
+        Some(open)
     }
 
     /// RabbitMQ (3.10) tells a channel that a quorum queue is full, and tells it otherwise only when
@@ -323,41 +396,60 @@ impl Task {
     /// The channel is gone. If the broker closed it over a publish and only one was under way, it
     /// is that one; otherwise each of them goes out alone the next time, so that its reason is known.
     fn broke(&mut self, open: &mut Open, error: &lapin::Error) {
-        let under_way: usize = open.waiting.values().map(Vec::len).sum();
+        let under_way = open.under_way.len();
         let text = classify(error).to_string();
-        let over_one = error.is_amqp_soft_error();
+        let over_one = error.is_amqp_soft_error() || is_malformed(error);
         if over_one && under_way > 1 {
             self.careful = under_way;
         }
-        for (_, replies) in open.waiting.drain() {
-            for reply in replies {
-                reply.failed(match (over_one && under_way == 1, is_refusal(error)) {
-                    (true, true) => PublishError::Refused(text.clone()),
-                    (true, false) => PublishError::Outage(text.clone()),
-                    (false, _) => PublishError::Unknown,
-                });
+        for reply in open.under_way.take_all() {
+            reply.failed(match (over_one && under_way == 1, is_refusal(error)) {
+                (true, true) => PublishError::Refused(text.clone()),
+                (true, false) => PublishError::Outage(text.clone()),
+                (false, _) => PublishError::Unknown,
+            });
+        }
+    }
+}
+
+/// Takes all confirms that have been resolved by now. The set stops early now and then, and wakes
+/// its task to be asked again: only when it does not, nothing that is ready is left.
+async fn all_ready(confirms: &mut FuturesUnordered<Confirm>, into: &mut Vec<Confirmed>) {
+    let asked_again = Arc::new(AskedAgain(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&asked_again));
+    loop {
+        asked_again.0.store(false, Ordering::SeqCst);
+        let polled = confirms.poll_next_unpin(&mut Context::from_waker(&waker));
+        match polled {
+            Poll::Ready(Some(confirm)) => into.push(confirm),
+            Poll::Ready(None) => return,
+            Poll::Pending if asked_again.0.load(Ordering::SeqCst) => {
+                tokio::task::yield_now().await;
             }
+            // The next poll looks at what has become ready since, whomever that has woken.
+            Poll::Pending => return,
         }
     }
 }
 
-impl Open {
-    fn take(&mut self, id: &ShortString) -> Option<PublishReply> {
-        let replies = self.waiting.get_mut(id)?;
-        let reply = replies.pop();
-        if replies.is_empty() {
-            self.waiting.remove(id);
-            self.returned.remove(id);
-        }
-        reply
+struct AskedAgain(AtomicBool);
+
+impl Wake for AskedAgain {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
     }
 }
 
-fn fail_all(mut open: Open, error: impl Fn() -> PublishError) {
-    for (_, replies) in open.waiting.drain() {
-        for reply in replies {
-            reply.failed(error());
-        }
+fn outage(reply: Option<PublishReply>, text: String) {
+    if let Some(reply) = reply {
+        reply.failed(PublishError::Outage(text));
+    }
+}
+
+async fn at(due: Option<Instant>) {
+    match due {
+        Some(due) => tokio::time::sleep_until(due).await,
+        None => future::pending().await,
     }
 }
 
@@ -365,10 +457,29 @@ fn fail_all(mut open: Open, error: impl Fn() -> PublishError) {
 /// permission or a missing exchange may change, and the work is kept meanwhile.
 fn is_refusal(error: &lapin::Error) -> bool {
     use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+    is_malformed(error)
+        || match error.kind() {
+            lapin::ErrorKind::ProtocolError(error) => matches!(
+                error.kind(),
+                AMQPErrorKind::Soft(
+                    AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE
+                )
+            ),
+            _ => false,
+        }
+}
+
+/// Tells whether the broker ended the whole connection because it cannot read what was sent.
+fn is_malformed(error: &lapin::Error) -> bool {
+    use lapin::protocol::{AMQPErrorKind, AMQPHardError};
     match error.kind() {
         lapin::ErrorKind::ProtocolError(error) => matches!(
             error.kind(),
-            AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED | AMQPSoftError::CONTENTTOOLARGE)
+            AMQPErrorKind::Hard(
+                AMQPHardError::FRAMEERROR
+                    | AMQPHardError::SYNTAXERROR
+                    | AMQPHardError::UNEXPECTEDFRAME
+            )
         ),
         _ => false,
     }
