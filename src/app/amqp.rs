@@ -2,8 +2,12 @@
 
 use std::time::Duration;
 
-use crate::config::{BrokerUrl, ConsumerPlan, OnExhausted, Order, Plan, QueueKind, RetryPlan};
-use crate::transport::amqp::{AmqpConsumer, AmqpOptions, ManagementOptions, QueueType, TlsOptions};
+use crate::config::{
+    self, BrokerUrl, ConsumerPlan, OnExhausted, Order, Plan, QueueKind, RetryPlan,
+};
+use crate::transport::amqp::{
+    AmqpConsumer, AmqpOptions, ManagementOptions, Partitioning, QueueType, TlsOptions,
+};
 use acquit_actors::model::RetryWay;
 
 /// Gives the options of a plan's RabbitMQ; `None` where its broker is another.
@@ -41,6 +45,11 @@ fn consumer(plan: &ConsumerPlan) -> AmqpConsumer {
     let mut consumer = AmqpConsumer::new(plan.name.clone(), plan.queue.clone());
     consumer.partitions = plan.partitions;
     consumer.priority = plan.priority;
+    consumer.partitioning = match plan.partitioning {
+        config::Partitioning::None => Partitioning::None,
+        config::Partitioning::Direct => Partitioning::Direct,
+        config::Partitioning::ConsistentHash => Partitioning::ConsistentHash,
+    };
     consumer.single_active = plan.single_active;
     consumer.ladder = match plan.order {
         Order::None => ladder(&plan.retry),
@@ -133,7 +142,7 @@ mod tests {
              cert-file = \"cert.pem\"\nkey-file = \"/key.pem\"\nexternal = true\nlinger = \"2s\"\n\
              management = \"http://h:15672/\"\nmanagement-user = \"m\"\n\
              management-password-file = \"p\"",
-            "partitions = 3\npriority = -5\norder = \"partition\"\non-exhausted = \"drop\"\n\
+            "partitions = 3\npartitioning = \"consistent-hash\"\npriority = -5\norder = \"partition\"\non-exhausted = \"drop\"\n\
              reply-queue = \"r\"",
         )
         .expect("a RabbitMQ");
@@ -161,6 +170,7 @@ mod tests {
         );
         let consumer = &options.consumers[0];
         assert_eq!((consumer.partitions, consumer.priority), (3, Some(-5)));
+        assert_eq!(consumer.partitioning, Partitioning::ConsistentHash);
         assert!(consumer.single_active && consumer.drop_dead);
         assert_eq!(consumer.reply_queue, Some("r".into()));
     }

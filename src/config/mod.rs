@@ -29,6 +29,8 @@ pub use plan::{
     LedgerPlan, LimiterPlan, ManagementPlan, Plan, RetryPlan, ShutdownPlan, SupervisionPlan, Sync,
     WorkerPlan,
 };
-pub use raw::{ExitMeaning, OnConsumerTimeout, OnExhausted, Order, Prefetch, Profile, RetryVia};
+pub use raw::{
+    ExitMeaning, OnConsumerTimeout, OnExhausted, Order, Partitioning, Prefetch, Profile, RetryVia,
+};
 pub use raw_broker::{BrokerUrl, QueueKind};
 pub use value::Rate;

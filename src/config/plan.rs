@@ -15,8 +15,8 @@ use toml::de::DeTable;
 use super::check::{self, Checked, Look, Secrets};
 use super::error::{ConfigError, Problem, Severity};
 use super::raw::{
-    ExitMeaning, LeaseLostWord, ListenWord, OnConsumerTimeout, OnExhausted, Order, Prefetch,
-    Profile, Raw, RawCommand, RawConsumer, RawHandler, RetryVia,
+    ExitMeaning, LeaseLostWord, ListenWord, OnConsumerTimeout, OnExhausted, Order, Partitioning,
+    Prefetch, Profile, Raw, RawCommand, RawConsumer, RawHandler, RetryVia,
 };
 use super::raw_broker::{BrokerUrl, RawBroker, SyncWord};
 use super::reader::{Environment, Origins};
@@ -206,6 +206,8 @@ pub struct ConsumerPlan {
     pub on_exhausted: Option<OnExhausted>,
     /// The priority among the consumers of a queue at a RabbitMQ; higher ones are served first.
     pub priority: Option<i32>,
+    /// How other producers reach the partitions of a queue at a RabbitMQ.
+    pub partitioning: Partitioning,
     /// Whether a RabbitMQ hands each partition out to one consumer at a time.
     pub single_active: bool,
     /// What becomes of a delivery that is held almost as long as a RabbitMQ allows.
@@ -536,6 +538,7 @@ fn consumer(raw: RawConsumer, base: &Base, is_amqp: bool) -> ConsumerPlan {
         on_exhausted: raw.on_exhausted,
         on_consumer_timeout: raw.on_consumer_timeout,
         priority: raw.priority.map(|priority| priority.0),
+        partitioning: raw.partitioning,
         single_active: raw
             .single_active_consumer
             .unwrap_or(raw.order == Order::Partition),

@@ -249,6 +249,8 @@ pub(super) struct RawConsumer {
     pub on_exhausted: Option<OnExhausted>,
     /// `priority`
     pub priority: Option<Whole>,
+    /// `partitioning`
+    pub partitioning: Partitioning,
     /// `single-active-consumer`
     pub single_active_consumer: Option<bool>,
     /// `on-consumer-timeout`
@@ -286,6 +288,7 @@ impl RawConsumer {
             dead_letter_queue: None,
             on_exhausted: None,
             priority: None,
+            partitioning: Partitioning::Direct,
             single_active_consumer: None,
             on_consumer_timeout: OnConsumerTimeout::Keep,
             max_message_bytes: Size::new(16 << 20),
@@ -311,6 +314,25 @@ pub enum OnExhausted {
 impl Choice for OnExhausted {
     const WORDS: &'static [(&'static str, Self)] =
         &[("broker", Self::Broker), ("drop", Self::Drop)];
+}
+
+/// How other producers reach the partitions of a queue at a RabbitMQ.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Partitioning {
+    /// They publish to the partitions' queues by name.
+    None,
+    /// An exchange named as the queue: the routing key is the partition's number.
+    Direct,
+    /// An exchange named as the queue: the broker hashes the routing key.
+    ConsistentHash,
+}
+
+impl Choice for Partitioning {
+    const WORDS: &'static [(&'static str, Self)] = &[
+        ("none", Self::None),
+        ("direct", Self::Direct),
+        ("consistent-hash", Self::ConsistentHash),
+    ];
 }
 
 /// What becomes of a delivery that is held almost as long as a RabbitMQ allows.
@@ -671,6 +693,7 @@ impl RawConsumer {
         raw.dead_letter_queue = section.read_opt("dead-letter-queue");
         raw.on_exhausted = section.read_opt("on-exhausted");
         raw.priority = section.read_opt("priority");
+        section.read("partitioning", &mut raw.partitioning);
         raw.single_active_consumer = section.read_opt("single-active-consumer");
         section.read("on-consumer-timeout", &mut raw.on_consumer_timeout);
         section.read("max-message-bytes", &mut raw.max_message_bytes);

@@ -6,7 +6,7 @@ use super::{Check, show};
 use crate::config::error::Severity;
 use crate::config::lookup;
 use crate::config::plan::Base;
-use crate::config::raw::OnConsumerTimeout;
+use crate::config::raw::{OnConsumerTimeout, Partitioning};
 use crate::config::raw_broker::{BrokerUrl, RawBroker};
 use crate::transport::amqp::AmqpUri;
 
@@ -108,6 +108,10 @@ impl Check<'_> {
                 (
                     "on-consumer-timeout",
                     consumer.on_consumer_timeout != OnConsumerTimeout::Keep,
+                ),
+                (
+                    "partitioning",
+                    consumer.partitioning != Partitioning::Direct,
                 ),
                 (
                     "single-active-consumer",
