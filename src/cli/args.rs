@@ -356,7 +356,7 @@ pub struct FilterArgs {
     #[arg(long = "header", short = 'H', value_name = "NAME=VALUE")]
     pub headers: Vec<HeaderArg>,
 
-    /// Published longer ago than this, such as 2h
+    /// Dead for longer than this, such as 2h; published, where nobody wrote down when it died
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     pub older_than: Option<Duration>,
 }

@@ -11,7 +11,12 @@ const BROKERS_REASON: &str = "x-first-death-reason";
 
 /// Headers that tell of a death that a replay undoes. What the broker wrote about it goes with
 /// every copy already.
-const OF_ITS_DEATH: &[&str] = &[names::REASON, names::FIRST_ERROR, names::LAST_ERROR];
+const OF_ITS_DEATH: &[&str] = &[
+    names::REASON,
+    names::FIRST_ERROR,
+    names::LAST_ERROR,
+    names::DIED_AT,
+];
 
 /// A dead letter.
 #[derive(Debug, Clone)]
@@ -25,6 +30,8 @@ pub struct Letter {
     pub reason: Option<String>,
     /// The queue it came from and is replayed to; `None` where nobody wrote it down.
     pub origin: Option<QueueName>,
+    /// When it died; `None` where nobody wrote it down.
+    pub died_at: Option<SystemTime>,
     /// The message. Its body is empty unless it was asked for.
     pub delivery: Delivery,
 }
@@ -42,6 +49,7 @@ impl Letter {
             body_bytes: delivery.body.len(),
             reason: reason.map(str::to_owned),
             origin: text(names::ORIGIN_QUEUE).map(QueueName::from),
+            died_at: text(names::DIED_AT).and_then(|at| humantime::parse_rfc3339(at).ok()),
             delivery,
         }
     }
@@ -52,9 +60,11 @@ impl Letter {
         value.and_then(HeaderValue::as_str)
     }
 
-    /// How long ago the message was published, not when it died; `None` where nobody said.
+    /// How long it has been dead; since it was published where nobody wrote down when it died;
+    /// `None` where neither is known.
     pub fn age(&self, now: SystemTime) -> Option<Duration> {
-        now.duration_since(self.delivery.published_at?).ok()
+        let since = self.died_at.or(self.delivery.published_at)?;
+        now.duration_since(since).ok()
     }
 
     /// Takes the body off: a list of many letters would hold them all.
@@ -97,7 +107,7 @@ pub struct LetterFilter {
     pub id: Option<MessageId>,
     /// With all these headers; a number or truth value is compared as it is written.
     pub headers: Vec<(String, String)>,
-    /// Published longer ago than this. One without a time does not fit.
+    /// Dead for longer than this, as [`Letter::age`] counts. One without a time does not fit.
     pub older_than: Option<Duration>,
 }
 
@@ -160,6 +170,7 @@ mod tests {
             (names::REASON, "exhausted".into()),
             (names::FIRST_ERROR, "a".into()),
             (names::LAST_ERROR, "b".into()),
+            (names::DIED_AT, "2026-12-01T00:00:00Z".into()),
             (names::ORIGIN_QUEUE, "words".into()),
             (names::ATTEMPT, 5.into()),
             (names::REPLAYED, 2.into()),
@@ -213,6 +224,7 @@ mod tests {
             ("tenant", "acme".into()),
             ("tries", 7.into()),
             ("urgent", HeaderValue::Bool(true)),
+            (names::DIED_AT, "1970-01-01T00:30:00Z".into()),
         ]);
         let hour = UNIX_EPOCH + Duration::from_secs(3600);
         let check = |change: &dyn Fn(&mut LetterFilter), expected: bool| {
@@ -232,8 +244,8 @@ mod tests {
         check(&|f| f.headers = vec![header("missing", "")], false);
         let two = vec![header("tenant", "acme"), header("tries", "8")];
         check(&|f| f.headers = two.clone(), false);
-        check(&|f| f.older_than = Some(Duration::from_secs(3599)), true);
-        check(&|f| f.older_than = Some(Duration::from_secs(3600)), false);
+        check(&|f| f.older_than = Some(Duration::from_secs(1799)), true);
+        check(&|f| f.older_than = Some(Duration::from_secs(1800)), false);
         let both = |f: &mut LetterFilter| {
             f.reason = Some("exhausted".to_owned());
             f.id = Some("m2".into());
@@ -242,7 +254,10 @@ mod tests {
     }
 
     #[test]
-    fn a_letter_without_a_time_has_no_age() {
+    fn a_letter_whose_death_has_no_time_is_as_old_as_its_message() {
+        let hour = UNIX_EPOCH + Duration::from_secs(3600);
+        let torn = letter(&[(names::DIED_AT, "yesterday".into())]);
+        assert_eq!(torn.age(hour), Some(Duration::from_secs(3600)));
         let mut letter = letter(&[]);
         letter.delivery.published_at = None;
         let filter = LetterFilter {

@@ -1,5 +1,7 @@
 //! Retries by the ladder and by holding, dead letters.
 
+use std::time::Duration;
+
 use acquit_actors::model::HeaderValue;
 
 use crate::place::{Place, Runs, drained, until, words};
@@ -55,6 +57,9 @@ async fn what_is_exhausted_or_rejected_becomes_a_dead_letter_that_says_why() {
         assert_eq!(text("x-acquit-last-error"), Some(error));
         assert_eq!(text("x-acquit-first-error"), Some(error));
         assert!(text("x-acquit-origin-time").is_some(), "{letter:?}");
+        let died = text("x-acquit-died-at").map(humantime::parse_rfc3339);
+        let since = died.expect("a time").expect("RFC 3339").elapsed();
+        assert!(since.expect("in the past") < Duration::from_secs(60));
         assert_eq!(letter.attempt, attempt);
         assert!(!letter.headers.contains_key("x-death"), "{letter:?}");
     }

@@ -12,7 +12,7 @@
 
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use actix::{Actor, ActorContext, Addr, Context, Handler, Message};
 use tokio::time::Instant;
@@ -797,6 +797,7 @@ fn build_outgoing(
         error: state.error.as_deref(),
         reason,
         backoff: state.machine.rules().backoff,
+        now: SystemTime::now(),
     };
     outgoing::build(what, &known)
 }

@@ -28,6 +28,7 @@ pub(crate) struct Known<'a> {
     pub(crate) first_error: Option<&'a str>,
     pub(crate) reason: Option<RejectReason>,
     pub(crate) backoff: std::time::Duration,
+    pub(crate) now: SystemTime,
 }
 
 /// Builds what goes out. `None` where there is nowhere to send it: the machine's rules and the
@@ -80,6 +81,7 @@ fn dead_letter(known: &Known<'_>, trimmed: bool) -> Option<Outgoing> {
     if let Some(at) = known.delivery.published_at {
         out.headers.set(names::ORIGIN_TIME, rfc3339(at));
     }
+    out.headers.set(names::DIED_AT, rfc3339(known.now));
     set_errors(&mut out, known);
     Some(out)
 }

@@ -17,6 +17,8 @@ pub mod names {
     pub const ORIGIN_QUEUE: &str = "x-acquit-origin-queue";
     /// When the original was published, RFC 3339.
     pub const ORIGIN_TIME: &str = "x-acquit-origin-time";
+    /// When a dead letter died, RFC 3339.
+    pub const DIED_AT: &str = "x-acquit-died-at";
     /// The key that chose its partition, where the broker has no place for one.
     pub const KEY: &str = "x-acquit-key";
     /// How often this message was replayed from a dead-letter queue.
