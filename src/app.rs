@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use acquit_actors::limiter::{LimiterLimits, Rate};
-use acquit_actors::model::{PartitionId, QueueName, RetryWay};
+use acquit_actors::model::{QueueName, RetryWay};
 use acquit_actors::ports::{
     BoxFuture, Observer, PublishReply, Publisher, Transport, TransportError,
 };
@@ -26,14 +26,15 @@ use crate::config::{
 use crate::control::{Desk, DeskError, QueueDepth};
 use crate::feed::{FileFeedSettings, file_feed, parse_line};
 use crate::handlers::{self, CommandSpec, ExitTable, ExitVerdict, HandlerError, HandlerSpec};
-use crate::transport::amqp::topology::{Prepared, TopologyError, partition_queue, prepare};
-use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri, Known};
+use crate::transport::amqp::topology::{Prepared, TopologyError, prepare};
+use crate::transport::amqp::{AmqpOptions, AmqpTransport, AmqpUri};
 use crate::transport::embedded::{
     EmbeddedError, EmbeddedOptions, EmbeddedTransport, Location, Sync,
 };
 
 pub use amqp::amqp_options;
 pub use told::{broker_told, consumer_limits};
+use told::{gives_up_nothing, hold_limit};
 
 /// Why an application could not be made of a plan.
 #[derive(Debug, thiserror::Error)]
@@ -250,7 +251,13 @@ pub fn start(
             );
             spec.retry.way = RetryWay::Hold;
         }
-        spec.hold_limit = hold_limit(plan, consumer, readiness);
+        let prepared = readiness.prepared.as_ref();
+        spec.hold_limit = hold_limit(plan, consumer, prepared.map(|prepared| &prepared.facts));
+        if spec.prefetch == Prefetch::Auto
+            && prepared.is_some_and(|prepared| gives_up_nothing(consumer, &prepared.facts))
+        {
+            spec.prefetch = Prefetch::Ahead;
+        }
         engine = engine.with_consumer(spec);
     }
     for feed in &plan.feeds {
@@ -262,28 +269,6 @@ pub fn start(
         }));
     }
     Ok(engine.start()?)
-}
-
-/// How long a RabbitMQ lets a delivery of a consumer be held: as it says itself, else as the plan
-/// says.
-fn hold_limit(
-    plan: &Plan,
-    consumer: &ConsumerPlan,
-    readiness: &Readiness,
-) -> Option<std::time::Duration> {
-    let told = readiness.prepared.as_ref().and_then(|prepared| {
-        let queues = &prepared.facts.queues;
-        let mine = (0..consumer.partitions).filter_map(|partition| {
-            let id = PartitionId(partition);
-            let name = partition_queue(&consumer.queue, consumer.partitions, id);
-            match queues.get(&name)?.consumer_timeout() {
-                Known::Is(limit) => Some(limit),
-                Known::Unknown => None,
-            }
-        });
-        mine.min()
-    });
-    told.or_else(|| plan.broker.amqp.as_ref()?.consumer_timeout)
 }
 
 fn rate_of(rate: config::Rate, burst: u32) -> Option<Rate> {

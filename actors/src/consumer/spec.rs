@@ -36,6 +36,9 @@ pub enum Prefetch {
     /// Permits + min(permits, 16); permits alone where order is kept or returns are counted.
     #[default]
     Auto,
+    /// Permits + min(permits, 16), whatever the broker counts: for a queue that is known to give no
+    /// message up. Permits alone where order is kept.
+    Ahead,
     /// So many.
     Count(NonZeroU32),
 }
@@ -163,7 +166,7 @@ impl ConsumerSpec {
             {
                 permits
             }
-            Prefetch::Auto => permits.saturating_add(permits.min(16)),
+            Prefetch::Auto | Prefetch::Ahead => permits.saturating_add(permits.min(16)),
         }
     }
 }
