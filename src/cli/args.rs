@@ -412,6 +412,14 @@ pub struct BenchArgs {
     #[arg(long, value_name = "TYPE", default_value = "quorum", value_parser = ["quorum", "classic"])]
     pub queue_type: String,
 
+    /// broker: hold the first delivery until all others are done, as a task that takes long does
+    #[arg(long)]
+    pub held_head: bool,
+
+    /// broker: which loops are run; for the memory of one alone, too
+    #[arg(long, value_name = "WHICH", default_value = "all", value_parser = ["all", "acquit", "bare"])]
+    pub only: String,
+
     /// broker: how often all loops are run, by turns
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,

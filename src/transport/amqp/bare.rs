@@ -103,11 +103,12 @@ impl BareClient {
         Ok(connection.close(200, "done".into()).await?)
     }
 
-    /// Takes and settles so many messages.
+    /// Takes and settles so many messages. With `held_head` the first one is not settled: the
+    /// channel's end gives it back.
     ///
     /// # Errors
     /// [`BareError`].
-    pub async fn consume(&self, prefetch: u16, count: u64, ack: BareAck) -> Done {
+    pub async fn consume(&self, prefetch: u16, count: u64, ack: BareAck, held_head: bool) -> Done {
         let connection = self.connect().await?;
         let channel = connection.create_channel().await?;
         channel
@@ -122,11 +123,16 @@ impl BareClient {
             )
             .await?;
         let mut tasks = tokio::task::JoinSet::new();
+        let mut held = None;
         for number in 1..=count {
             let Some(delivery) = consumer.next().await else {
                 break;
             };
             let delivery = delivery?;
+            if held_head && number == 1 {
+                held = Some(delivery);
+                continue;
+            }
             match ack {
                 BareAck::Each => {
                     delivery.ack(BasicAckOptions::default()).await?;
@@ -143,7 +149,7 @@ impl BareClient {
             }
         }
         while tasks.join_next().await.is_some() {}
-        drop(consumer);
+        drop((consumer, held));
         // Acks that race a close can be ignored by a quorum queue; the queue goes away anyway.
         Ok(connection.close(200, "done".into()).await?)
     }
