@@ -44,7 +44,7 @@ pub enum AppError {
     #[error(transparent)]
     Broker(#[from] EmbeddedError),
     /// A RabbitMQ could not be reached, or refuses what the plan needs.
-    #[error("the broker {address}: {source}")]
+    #[error("the broker {address}")]
     Amqp {
         /// Its addresses.
         address: String,

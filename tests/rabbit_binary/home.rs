@@ -1,13 +1,14 @@
 //! A folder with a configuration for a virtual host of the shared broker.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 use futures_util::StreamExt;
 use lapin::options::{BasicAckOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::FieldTable;
 use lapin::{Connection, ConnectionProperties};
 
-use crate::broker_kit::{SharedBroker, Vhost, eventually};
+use crate::broker_kit::{Proxy, SharedBroker, Vhost, eventually};
 use crate::kit::Home;
 
 /// A home on a virtual host of its own.
@@ -20,10 +21,22 @@ impl Place {
     /// One consumer `work`; `more` stands in its table, `tables` after it.
     pub(crate) async fn new(more: &str, tables: &str) -> Self {
         let vhost = SharedBroker::vhost().await;
+        let uri = vhost.uri();
+        Self::of(vhost, &uri, more, tables)
+    }
+
+    /// The same, with a proxy between the process and the broker.
+    pub(crate) async fn proxied(more: &str, tables: &str) -> (Self, Proxy) {
+        let vhost = SharedBroker::vhost().await;
+        let proxy = Proxy::start((Ipv4Addr::LOCALHOST, vhost.port()).into());
+        let uri = vhost.uri_through(proxy.port());
+        (Self::of(vhost, &uri, more, tables), proxy)
+    }
+
+    fn of(vhost: Vhost, uri: &str, more: &str, tables: &str) -> Self {
         let home = Home::new(&format!(
-            "[worker]\nstate-dir = \"data\"\n[broker]\nurl = \"{}\"\ndeclare = true\n\
+            "[worker]\nstate-dir = \"data\"\n[broker]\nurl = \"{uri}\"\ndeclare = true\n\
              linger = \"100ms\"\n[[consumer]]\nname = \"work\"\nqueue = \"work\"\n{more}\n{tables}\n",
-            vhost.uri()
         ));
         Self { home, vhost }
     }

@@ -4,8 +4,9 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
+use crate::broker_kit::{Cut, PolicyTarget};
 use crate::home::Place;
-use crate::kit::Home;
+use crate::kit::{Home, Running};
 
 const SLOW: &str = "dead-letter-queue = \"dead\"\nabort-grace = \"50ms\"\n\
     handler = { command = [\"/bin/sh\", \"-c\", \"echo >> runs; exec sleep 30\"] }";
@@ -50,4 +51,94 @@ fn a_signal_ends_the_wait_for_a_broker_that_is_not_there() {
         "{:?}",
         began.elapsed()
     );
+}
+
+/// A drain of one second, then everything is given back.
+const SHORT: &str = "[shutdown]\ndrain-timeout = \"1s\"";
+
+/// Ends a process by TERM: its exit code, within the drain timeout and what giving back may take.
+fn terminated(running: Running) -> Option<i32> {
+    let began = Instant::now();
+    running.signal(Signal::TERM);
+    let ended = running.end();
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(7), "{took:?}: {}", ended.err);
+    ended.code
+}
+
+/// At Publishing: the reply queue is full, so nothing is answered, and nothing is acknowledged.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_replies_are_refused_gives_their_work_back() {
+    let replies = "reply-queue = \"answers\"\ndead-letter-queue = \"dead\"\nhandler = \"echo\"";
+    let place = Place::new(replies, SHORT).await;
+    let made = place.home.acquit(&["topology", "apply"]);
+    assert_eq!(made.code, Some(0), "{}", made.err);
+    let full = r#"{"max-length": 1, "overflow": "reject-publish"}"#;
+    let (name, target) = (place.vhost.name(), PolicyTarget::Queues);
+    let vhost = &place.vhost;
+    vhost
+        .set_policy(name, "full", "^answers$", full, target)
+        .await;
+    let bodies: Vec<String> = (0..40).map(|number| format!("m{number}")).collect();
+    let bodies: Vec<&str> = bodies.iter().map(String::as_str).collect();
+    place.home.publish("work", &bodies);
+    let running = place.home.run(&[]);
+    running.line("answers");
+    let acked = || place.home.counts()["acked"].as_u64().expect("a number");
+    // The limit is a soft one.
+    let before = acked();
+    assert!(before < 40);
+    assert_eq!(terminated(running), Some(20));
+    place.holds("work", 40 - before).await;
+    place.holds("answers", before).await;
+}
+
+/// At Holding: what waits for its next attempt goes back at once, and no attempt is burnt.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_while_retries_are_held_gives_them_back_at_once() {
+    let failing = "dead-letter-queue = \"dead\"\n\
+        retry = { max-attempts = 3, via = \"hold\", backoff-base = \"60s\", backoff-max = \"60s\" }\n\
+        handler = { command = [\"/bin/sh\", \"-c\", \"echo >> runs; exit 75\"] }";
+    let place = Place::new(failing, SHORT).await;
+    let running = place.home.run(&[]);
+    place.home.publish("work", &["m0", "m1", "m2"]);
+    crate::kit::eventually("all are held", || {
+        let snapshot = place.home.status()["snapshot"].clone();
+        let in_hand = &snapshot["consumers"][0]["counts"]["in-hand"];
+        place.home.lines("runs").len() == 3 && *in_hand == 3 && snapshot["handlers-alive"] == 0
+    });
+    assert_eq!(terminated(running), Some(0));
+    place.holds("work", 3).await;
+    place.holds("dead", 0).await;
+}
+
+/// At Orphaned, and during a reconnect: the broker has what it handed out, and nobody says a word about it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_during_a_reconnect_ends_in_time_and_loses_nothing() {
+    let (place, proxy) = Place::proxied(SLOW, SHORT).await;
+    let running = place.home.run(&[]);
+    place.home.publish("work", &["m0", "m1"]);
+    crate::kit::eventually("both run", || place.home.lines("runs").len() == 2);
+    proxy.refuse(true).await;
+    proxy.cut(Cut::Reset);
+    running.line("not connected");
+    assert_eq!(terminated(running), Some(20));
+    place
+        .vhost
+        .await_counts(place.vhost.name(), "work", [2, 0, 0])
+        .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_signal_during_a_reconnect_with_nothing_in_hand_is_clean() {
+    let (place, proxy) = Place::proxied(SLOW, SHORT).await;
+    let running = place.home.run(&[]);
+    crate::kit::eventually("it consumes", || {
+        let status = place.home.status();
+        status["snapshot"]["consumers"][0]["partitions"][0]["subscription"] == "subscribed"
+    });
+    proxy.refuse(true).await;
+    proxy.cut(Cut::Reset);
+    running.line("not connected");
+    assert_eq!(terminated(running), Some(0));
 }
