@@ -21,6 +21,7 @@ pub fn amqp_options(plan: &Plan) -> Option<AmqpOptions> {
     options.connect_timeout = amqp.connect_timeout;
     options.heartbeat = amqp.heartbeat;
     options.first_connect_tries = amqp.first_connect_tries;
+    options.publish_window = amqp.publish_window as usize;
     options.linger = amqp.linger;
     options.tls = TlsOptions {
         ca_file: amqp.ca_file.clone(),
@@ -139,7 +140,7 @@ mod tests {
         let options = options(
             "url = \"amqps://h?heartbeat=7\"\nconnection-name = \"n\"\nconnect-timeout = \"3s\"\n\
              first-connect-tries = 0\ndeclare = true\nqueue-type = \"classic\"\nca-file = \"ca.pem\"\n\
-             cert-file = \"cert.pem\"\nkey-file = \"/key.pem\"\nexternal = true\nlinger = \"2s\"\n\
+             cert-file = \"cert.pem\"\nkey-file = \"/key.pem\"\nexternal = true\nlinger = \"2s\"\npublish-window = 7\n\
              management = \"http://h:15672/\"\nmanagement-user = \"m\"\n\
              management-password-file = \"p\"",
             "partitions = 3\npartitioning = \"consistent-hash\"\npriority = -5\norder = \"partition\"\non-exhausted = \"drop\"\n\
@@ -151,6 +152,7 @@ mod tests {
         assert_eq!(options.connect_timeout, Duration::from_secs(3));
         assert_eq!(options.first_connect_tries, 0);
         assert_eq!(options.linger, Duration::from_secs(2));
+        assert_eq!(options.publish_window, 7);
         assert!(options.declare && options.tls.external);
         assert_eq!(options.queue_type, QueueType::Classic);
         let file = |file: &Option<std::path::PathBuf>| file.clone().expect("given");

@@ -102,6 +102,7 @@ fn what_is_left_out_has_its_default() {
     assert_eq!(amqp.queue_type, QueueKind::Quorum);
     assert_eq!((amqp.external, amqp.management), (false, None));
     assert_eq!(amqp.linger, Duration::from_secs(1));
+    assert_eq!(amqp.publish_window, 1024);
     let consumer = &plan.consumers[0];
     assert_eq!((consumer.priority, consumer.single_active), (None, false));
     assert_eq!(consumer.retry.way, RetryWay::Ladder);

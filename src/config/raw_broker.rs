@@ -46,6 +46,8 @@ pub(super) struct RawBroker {
     pub management_user: Option<Name>,
     /// `management-password-file`
     pub management_password_file: Option<PathBuf>,
+    /// `publish-window`
+    pub publish_window: Count<1, 65_535>,
     /// `linger`
     pub linger: Duration,
     /// `consumer-timeout`
@@ -73,6 +75,7 @@ impl Default for RawBroker {
             management: None,
             management_user: None,
             management_password_file: None,
+            publish_window: Count::new(1024),
             linger: Duration::from_secs(1),
             consumer_timeout: None,
         }
@@ -99,6 +102,7 @@ impl RawBroker {
         self.management = section.read_opt("management");
         self.management_user = section.read_opt("management-user");
         self.management_password_file = section.read_opt("management-password-file");
+        section.read("publish-window", &mut self.publish_window);
         section.read("linger", &mut self.linger);
         self.consumer_timeout = section.read_opt("consumer-timeout");
         section.finish();

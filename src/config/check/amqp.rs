@@ -94,6 +94,10 @@ impl Check<'_> {
                 "management-password-file",
                 broker.management_password_file.is_some(),
             ),
+            (
+                "publish-window",
+                broker.publish_window != default.publish_window,
+            ),
             ("linger", broker.linger != default.linger),
             ("consumer-timeout", broker.consumer_timeout.is_some()),
         ] {

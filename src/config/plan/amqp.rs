@@ -35,6 +35,8 @@ pub struct AmqpPlan {
     pub external: bool,
     /// The management API.
     pub management: Option<ManagementPlan>,
+    /// How many publishes may wait for their confirm at once.
+    pub publish_window: u32,
     /// How long a source waits after its last ack before it closes.
     pub linger: Duration,
     /// How long the broker lets a delivery be held, where the management API does not tell.
@@ -108,6 +110,7 @@ pub(super) fn resolve(
                 password,
             }
         }),
+        publish_window: raw.publish_window.get(),
         linger: raw.linger,
         consumer_timeout: raw.consumer_timeout.map(|limit| limit.get()),
     }
