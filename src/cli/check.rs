@@ -6,7 +6,9 @@ use std::path::Path;
 use serde_json::json;
 
 use super::Exit;
-use crate::config::{BrokerUrl, ConfigError, HandlerPlan, Order, Plan, Problem, Severity};
+use crate::config::{
+    BrokerUrl, ConfigError, ConsumerPlan, HandlerPlan, Order, Plan, Prefetch, Problem, Severity,
+};
 use crate::telemetry::escape_cut;
 
 /// Checks the configuration at `path`. What it says of a valid one goes to `out`; problems go to
@@ -90,7 +92,32 @@ fn summarise(plan: &Plan, out: &mut dyn Write) -> io::Result<()> {
             handler(&consumer.handler)
         )?;
     }
+    if let BrokerUrl::Amqp(_) = plan.broker.url {
+        // RabbitMQ pushes: what it may push is here before anybody can refuse it.
+        writeln!(
+            out,
+            "  memory    {} may be here without a permit, each as large as the broker takes (128 MiB, or 16 MiB from 4.0, unless changed)",
+            match ahead(plan) {
+                1 => "1 delivery".to_owned(),
+                ahead => format!("{ahead} deliveries"),
+            }
+        )?;
+    }
     Ok(())
+}
+
+/// How many deliveries may be pushed to all consumers together.
+fn ahead(plan: &Plan) -> u64 {
+    let ahead = |consumer: &ConsumerPlan| {
+        let permits = u64::from(consumer.permits);
+        let each = match (consumer.order, consumer.prefetch) {
+            (Order::Partition, _) => 1,
+            (_, Prefetch::Fixed(count)) => u64::from(count),
+            (_, Prefetch::Auto) => permits + permits.min(16),
+        };
+        each * u64::from(consumer.partitions)
+    };
+    plan.consumers.iter().map(ahead).sum()
 }
 
 fn handler(handler: &HandlerPlan) -> String {
@@ -178,6 +205,25 @@ mod tests {
             out: show(out),
             err: show(err),
         }
+    }
+
+    #[test]
+    fn what_a_rabbitmq_may_push_ahead_is_said() {
+        let consumer = |name: &str, more: &str| {
+            format!(
+                "[[consumer]]\nname = \"{name}\"\nqueue = \"{name}\"\nhandler = \"discard\"\n\
+                 on-exhausted = \"drop\"\n{more}\n"
+            )
+        };
+        let text = format!(
+            "[broker]\nurl = \"amqp://u:p@h\"\n{}{}{}",
+            consumer("a", "permits = 20\npartitions = 2"),
+            consumer("b", "prefetch = 100"),
+            consumer("c", "order = \"partition\"\npermits = 1")
+        );
+        let checked = run(&text, false);
+        let line = "  memory    173 deliveries may be here without a permit, each as large as";
+        assert!(checked.out.contains(line), "{}{}", checked.out, checked.err);
     }
 
     #[test]
