@@ -1,6 +1,12 @@
 //! The plain path: in, settled once, replies out, drained.
 
-use crate::place::{Place, Runs, counts, drained, until, words};
+use std::sync::Arc;
+use std::time::Duration;
+
+use acquit_actors::Engine;
+use acquit_actors::limiter::LimiterLimits;
+
+use crate::place::{Place, Runs, Seen, counts, drained, until, words};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_message_is_settled_once_and_answered() {
@@ -55,6 +61,43 @@ async fn a_drain_gives_back_what_did_not_start() {
     assert!(report.clean, "{report}");
     place.counts("words", [3, 0, 0]).await;
     assert_eq!(runs.all().len(), 2, "nothing started after the drain began");
+}
+
+/// Half of what is in flight finishes while the drain waits for it; the other half is given back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_of_a_thousand_in_flight_gives_back_nothing_that_finished() {
+    let place = Place::new().await;
+    let bodies: Vec<&str> = [["hold", "work 60000"]; 500].concat();
+    place.publish(&bodies).await;
+    let wide = |runs: &Runs| {
+        Engine::new(Arc::new(place.transport()))
+            .with_limits(LimiterLimits {
+                permits: 1000,
+                in_flight_bytes: 1 << 20,
+                rate: None,
+            })
+            .with_consumer(place.spec(runs.handler()).with_permits(1000))
+            .with_drain_timeout(Duration::from_secs(3))
+            .start()
+            .expect("an engine")
+    };
+    let runs = Runs::default();
+    let handle = wide(&runs);
+    runs.at_least(1000).await;
+    handle.drain("deploy").await.expect("an engine");
+    runs.open_gate();
+    let report = drained(handle).await;
+    assert!(!report.clean, "{report}");
+    // What was given back is all of the other half: not one of those that finished.
+    place.counts("words", [500, 0, 0]).await;
+    place.holds("words.results", 500).await;
+    let again = Runs::default();
+    let reader = wide(&again);
+    again.at_least(500).await;
+    let is_finished = |seen: &Seen| seen.id[1..].parse::<usize>().expect("m and a number") % 2 == 0;
+    assert!(!again.all().iter().any(is_finished));
+    reader.force().await.expect("an engine");
+    drained(reader).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
