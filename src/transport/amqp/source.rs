@@ -70,7 +70,11 @@ pub(super) async fn open(
         subscriptions: 0,
         consumer: None,
     };
-    reader.subscribe().await?;
+    if let Err(trouble) = reader.subscribe().await {
+        // An answer that comes late would leave a subscription that nobody reads.
+        reader.leave().await;
+        return Err(trouble);
+    }
     let shared = Arc::clone(&reader.shared);
     tokio::spawn(Arc::clone(&shared).run_flusher());
     let (orders, receiver) = mpsc::unbounded_channel();
