@@ -202,6 +202,10 @@ impl ConsumerActor {
             PumpReport::Cancelled if self.subscription.state() == SubscriptionState::Subscribed => {
             }
             PumpReport::Cancelled => self.release_deferred(),
+            // It was to be closed and is gone before it heard of it.
+            PumpReport::Lost(_) if self.subscription.state() == SubscriptionState::Closed => {
+                self.closed();
+            }
             PumpReport::Lost(error) => {
                 self.note_lost("lost", &error.to_string());
                 if error.is_transient() {
@@ -210,13 +214,15 @@ impl ConsumerActor {
                     self.fail(format!("subscription ended: {error}"), ctx);
                 }
             }
-            PumpReport::Closed => {
-                self.pump = None;
-                self.partition.closed.set(true);
-                self.partition.closing.notify_waiters();
-            }
+            PumpReport::Closed => self.closed(),
             PumpReport::Panicked => self.fail("the source panicked".to_owned(), ctx),
         }
+    }
+
+    fn closed(&mut self) {
+        self.pump = None;
+        self.partition.closed.set(true);
+        self.partition.closing.notify_waiters();
     }
 
     fn fail(&mut self, why: String, ctx: &mut Context<Self>) {
@@ -675,8 +681,7 @@ impl Handler<ConsumerMessage> for ConsumerActor {
                     self.pump = None;
                 }
                 if self.pump.is_none() {
-                    self.partition.closed.set(true);
-                    self.partition.closing.notify_waiters();
+                    self.closed();
                 }
             }
             #[cfg(any(test, feature = "fail-points"))]

@@ -358,10 +358,10 @@ impl Source for ScriptedSource {
                     if let Some(why) = queue.lost.take() {
                         return Err(SourceError::ChannelLost(why));
                     }
-                    if queue.cancelled {
-                        return Err(SourceError::Ended);
-                    }
-                    let handed = broker.hand_out(&self.place, max);
+                    let handed = match queue.cancelled {
+                        true => Vec::new(),
+                        false => broker.hand_out(&self.place, max),
+                    };
                     if !handed.is_empty() {
                         into.extend(handed.into_iter().map(|(delivery, held)| Arrival {
                             delivery,
