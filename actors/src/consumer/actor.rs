@@ -634,7 +634,9 @@ impl Handler<ConsumerMessage> for ConsumerActor {
     fn handle(&mut self, message: ConsumerMessage, ctx: &mut Context<Self>) {
         match message {
             ConsumerMessage::Pumped { generation, report } => {
-                if generation == self.partition.generation.get() {
+                // What a source said that has been dropped since stands here behind that: its
+                // arrivals are the broker's again and must not run.
+                if self.pump.is_some() && generation == self.partition.generation.get() {
                     self.pumped(report, ctx);
                 }
             }
