@@ -86,6 +86,10 @@ pub(crate) struct ConsumerActor {
     /// Arrivals that wait unstarted because the gate is closed.
     held: Vec<DeliveryId>,
     in_trouble: bool,
+    /// The credit that the source was told last.
+    credit: u32,
+    /// The credits that it was told before its channel was open, added up.
+    uncounted: u32,
 }
 
 impl ConsumerActor {
@@ -102,6 +106,8 @@ impl ConsumerActor {
             pump: None,
             held: Vec::new(),
             in_trouble: false,
+            credit: 0,
+            uncounted: 0,
         };
         if paused {
             this.subscription.apply(SubscriptionEvent::PauseAsked);
@@ -119,8 +125,7 @@ impl ConsumerActor {
                 }
                 SubscriptionAction::Cancel => self.order(PumpOrder::Cancel),
                 SubscriptionAction::Resume => {
-                    let credit = self.credit(self.partition.consumer.permits.get());
-                    self.count_subscription(credit);
+                    self.count_subscription();
                     self.order(PumpOrder::Resume);
                 }
                 SubscriptionAction::CloseSource => self.order(PumpOrder::Close),
@@ -143,16 +148,29 @@ impl ConsumerActor {
         }
     }
 
-    fn credit(&self, permits: u32) -> u32 {
+    fn credit_for(&self, permits: u32) -> u32 {
         let spec = &self.partition.consumer.spec;
         spec.credit(permits, &self.world.capabilities)
     }
 
-    /// The channel subscribes once more, before anything of it arrives.
-    fn count_subscription(&self, credit: u32) {
-        if let Some(channel) = self.partition.channel.get() {
-            let mut ledger = self.world.ledger.borrow_mut();
-            ledger.subscribed(channel, credit);
+    /// The channel subscribes once more with the credit of now, before anything of it arrives.
+    fn count_subscription(&mut self) {
+        match self.partition.channel.get() {
+            Some(channel) => {
+                let mut ledger = self.world.ledger.borrow_mut();
+                ledger.subscribed(channel, self.credit);
+            }
+            None => self.uncounted = self.uncounted.saturating_add(self.credit),
+        }
+    }
+
+    /// A source is told a new credit, also one that is being opened: it was asked for with the old
+    /// one and subscribes with both. Without one, the next is asked for with what is right then.
+    fn scaled(&mut self, permits: u32) {
+        if self.pump.is_some() {
+            self.credit = self.credit_for(permits);
+            self.count_subscription();
+            self.order(PumpOrder::SetCredit(self.credit));
         }
     }
 
@@ -160,7 +178,8 @@ impl ConsumerActor {
         self.partition.quiet.set(false);
         let generation = self.partition.generation.get().next();
         self.partition.generation.set(generation);
-        let credit = self.credit(self.partition.consumer.permits.get());
+        let credit = self.credit_for(self.partition.consumer.permits.get());
+        (self.credit, self.uncounted) = (credit, credit);
         let consumer = &self.partition.consumer;
         let spec = SourceSpec {
             consumer: consumer.spec.name.clone(),
@@ -181,7 +200,7 @@ impl ConsumerActor {
         match report {
             PumpReport::Arrived(batch) => self.arrived(batch),
             PumpReport::Opened => {
-                let credit = self.credit(self.partition.consumer.permits.get());
+                let credit = std::mem::take(&mut self.uncounted);
                 let channel = self.world.ledger.borrow_mut().channel_opened(credit);
                 self.partition.channel.set(channel);
                 if !self.in_trouble {
@@ -664,11 +683,7 @@ impl Handler<ConsumerMessage> for ConsumerActor {
             }
             ConsumerMessage::Paused | ConsumerMessage::Resumed => {}
             ConsumerMessage::PauseOverlong => self.pause_overlong(),
-            ConsumerMessage::Scaled { permits } => {
-                let credit = self.credit(permits);
-                self.count_subscription(credit);
-                self.order(PumpOrder::SetCredit(credit));
-            }
+            ConsumerMessage::Scaled { permits } => self.scaled(permits),
             ConsumerMessage::BeginDrain => {
                 self.apply(SubscriptionEvent::DrainBegan, ctx);
                 if self.pump.is_none() {

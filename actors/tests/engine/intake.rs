@@ -124,6 +124,29 @@ fn a_channel_lost_while_paused_is_told_at_once_and_a_resume_opens_anew() {
 }
 
 #[test]
+fn a_credit_that_changes_while_its_source_opens_counts_besides_the_one_it_opens_with() {
+    run_virtual(async {
+        let broker = ScriptedTransport::new().without_answers();
+        broker.keep_opens(true);
+        let handle = start(&broker, words(obedient(&Runs::default())).with_permits(16));
+        subscription_is(&handle, "opening").await;
+        handle.scale("words", 1.try_into().unwrap()).await.unwrap();
+        broker.keep_opens(false);
+        subscription_is(&handle, "subscribed").await;
+        for number in 0..40 {
+            let message = Outgoing::new("words".into(), "ok").with_id(format!("m{number}"));
+            broker.push_message(P0, message);
+        }
+        broker.settled(40).await;
+        nothing_left(&handle).await;
+        // Twice 16 and twice 1: so many of the last settlements may not have been applied yet.
+        let entries = handle.snapshot().await.unwrap().ledger_entries;
+        assert_eq!(entries, 34);
+        drain_clean(&handle, &broker).await;
+    });
+}
+
+#[test]
 fn a_short_pause_gives_nothing_back() {
     run_virtual(async {
         let broker = ScriptedTransport::new().with_redelivery();
