@@ -1,5 +1,7 @@
 //! Channels and connections that are lost with work in flight.
 
+use acquit_actors::{Handle, Target};
+
 use crate::broker_kit::eventually;
 use crate::place::{Place, Runs, connected, counts, drained, until};
 
@@ -19,6 +21,42 @@ async fn work_that_runs_when_its_connection_dies_is_adopted_and_runs_once() {
     place.holds("words", 0).await;
     place.holds("words.results", 1).await;
     assert!(drained(handle).await.clean);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_channel_lost_while_paused_is_seen_and_its_work_is_adopted_after_a_resume() {
+    for whole_connection in [false, true] {
+        let place = Place::new().await;
+        place.publish(&["hold"]).await;
+        let runs = Runs::default();
+        let handle = place.start(place.spec(runs.handler()));
+        runs.at_least(1).await;
+        let words = Target::consumer("words");
+        handle.pause(words.clone(), "test").await.expect("paused");
+        subscription_is(&handle, "quiet").await;
+        let vhost = place.vhost.name();
+        match whole_connection {
+            false => place.vhost.close_channels(vhost).await,
+            true => place.vhost.close_connections(vhost, "the test").await,
+        };
+        subscription_is(&handle, "waiting").await;
+        handle.resume(words).await.expect("resumed");
+        until(&handle, "the redelivery is adopted", |c| c.adopted == 1).await;
+        runs.open_gate();
+        until(&handle, "it is acked", |c| c.acked == 1).await;
+        assert_eq!(runs.all().len(), 1);
+        place.holds("words", 0).await;
+        connected(&handle).await;
+        assert!(drained(handle).await.clean);
+    }
+}
+
+async fn subscription_is(handle: &Handle, word: &str) {
+    eventually(&format!("the subscription is {word}"), async || {
+        let snapshot = handle.snapshot().await.ok()?;
+        (snapshot.consumers[0].partitions[0].subscription == word).then_some(())
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -153,6 +153,38 @@ async fn a_subscription_that_is_never_answered_is_said_and_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_channel_whose_subscription_was_given_up_is_closed() {
+    let server = Arc::new(FakeServer::start().await);
+    let closed = Arc::new(AtomicU64::new(0));
+    let (accepting, counting) = (Arc::clone(&server), Arc::clone(&closed));
+    tokio::spawn(async move {
+        loop {
+            let mut peer = accepting.accept().await;
+            let counting = Arc::clone(&counting);
+            tokio::spawn(async move {
+                while let Some(frame) = peer.next_frame().await {
+                    let AMQPFrame::Method(channel, method) = frame else {
+                        continue;
+                    };
+                    if matches!(method, AMQPClass::Channel(channel::AMQPMethod::Close(_))) {
+                        counting.fetch_add(1, Ordering::SeqCst);
+                    }
+                    if !is_consume(&method) {
+                        peer.answer(channel, &method).await;
+                    }
+                }
+            });
+        }
+    });
+    let handle = engine(&server, &Runs::default());
+    eventually("each one that was given up is closed", async || {
+        (closed.load(Ordering::SeqCst) >= 2).then_some(())
+    })
+    .await;
+    ends_in_time(handle).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn late_answers_to_what_was_given_up_harm_nothing() {
     for is_late in [is_channel_open, is_qos, is_consume] {
         let server = Arc::new(FakeServer::start().await);

@@ -86,6 +86,10 @@ pub(crate) struct ConsumerActor {
     /// Arrivals that wait unstarted because the gate is closed.
     held: Vec<DeliveryId>,
     in_trouble: bool,
+    /// The credit that the source was told last.
+    credit: u32,
+    /// The credits that it was told before its channel was open, added up.
+    uncounted: u32,
 }
 
 impl ConsumerActor {
@@ -102,6 +106,8 @@ impl ConsumerActor {
             pump: None,
             held: Vec::new(),
             in_trouble: false,
+            credit: 0,
+            uncounted: 0,
         };
         if paused {
             this.subscription.apply(SubscriptionEvent::PauseAsked);
@@ -119,8 +125,7 @@ impl ConsumerActor {
                 }
                 SubscriptionAction::Cancel => self.order(PumpOrder::Cancel),
                 SubscriptionAction::Resume => {
-                    let credit = self.credit(self.partition.consumer.permits.get());
-                    self.count_subscription(credit);
+                    self.count_subscription();
                     self.order(PumpOrder::Resume);
                 }
                 SubscriptionAction::CloseSource => self.order(PumpOrder::Close),
@@ -143,16 +148,29 @@ impl ConsumerActor {
         }
     }
 
-    fn credit(&self, permits: u32) -> u32 {
+    fn credit_for(&self, permits: u32) -> u32 {
         let spec = &self.partition.consumer.spec;
         spec.credit(permits, &self.world.capabilities)
     }
 
-    /// The channel subscribes once more, before anything of it arrives.
-    fn count_subscription(&self, credit: u32) {
-        if let Some(channel) = self.partition.channel.get() {
-            let mut ledger = self.world.ledger.borrow_mut();
-            ledger.subscribed(channel, credit);
+    /// The channel subscribes once more with the credit of now, before anything of it arrives.
+    fn count_subscription(&mut self) {
+        match self.partition.channel.get() {
+            Some(channel) => {
+                let mut ledger = self.world.ledger.borrow_mut();
+                ledger.subscribed(channel, self.credit);
+            }
+            None => self.uncounted = self.uncounted.saturating_add(self.credit),
+        }
+    }
+
+    /// A source is told a new credit, also one that is being opened: it was asked for with the old
+    /// one and subscribes with both. Without one, the next is asked for with what is right then.
+    fn scaled(&mut self, permits: u32) {
+        if self.pump.is_some() {
+            self.credit = self.credit_for(permits);
+            self.count_subscription();
+            self.order(PumpOrder::SetCredit(self.credit));
         }
     }
 
@@ -160,7 +178,8 @@ impl ConsumerActor {
         self.partition.quiet.set(false);
         let generation = self.partition.generation.get().next();
         self.partition.generation.set(generation);
-        let credit = self.credit(self.partition.consumer.permits.get());
+        let credit = self.credit_for(self.partition.consumer.permits.get());
+        (self.credit, self.uncounted) = (credit, credit);
         let consumer = &self.partition.consumer;
         let spec = SourceSpec {
             consumer: consumer.spec.name.clone(),
@@ -181,7 +200,7 @@ impl ConsumerActor {
         match report {
             PumpReport::Arrived(batch) => self.arrived(batch),
             PumpReport::Opened => {
-                let credit = self.credit(self.partition.consumer.permits.get());
+                let credit = std::mem::take(&mut self.uncounted);
                 let channel = self.world.ledger.borrow_mut().channel_opened(credit);
                 self.partition.channel.set(channel);
                 if !self.in_trouble {
@@ -202,6 +221,10 @@ impl ConsumerActor {
             PumpReport::Cancelled if self.subscription.state() == SubscriptionState::Subscribed => {
             }
             PumpReport::Cancelled => self.release_deferred(),
+            // It was to be closed and is gone before it heard of it.
+            PumpReport::Lost(_) if self.subscription.state() == SubscriptionState::Closed => {
+                self.closed();
+            }
             PumpReport::Lost(error) => {
                 self.note_lost("lost", &error.to_string());
                 if error.is_transient() {
@@ -210,13 +233,15 @@ impl ConsumerActor {
                     self.fail(format!("subscription ended: {error}"), ctx);
                 }
             }
-            PumpReport::Closed => {
-                self.pump = None;
-                self.partition.closed.set(true);
-                self.partition.closing.notify_waiters();
-            }
+            PumpReport::Closed => self.closed(),
             PumpReport::Panicked => self.fail("the source panicked".to_owned(), ctx),
         }
+    }
+
+    fn closed(&mut self) {
+        self.pump = None;
+        self.partition.closed.set(true);
+        self.partition.closing.notify_waiters();
     }
 
     fn fail(&mut self, why: String, ctx: &mut Context<Self>) {
@@ -628,7 +653,9 @@ impl Handler<ConsumerMessage> for ConsumerActor {
     fn handle(&mut self, message: ConsumerMessage, ctx: &mut Context<Self>) {
         match message {
             ConsumerMessage::Pumped { generation, report } => {
-                if generation == self.partition.generation.get() {
+                // What a source said that has been dropped since stands here behind that: its
+                // arrivals are the broker's again and must not run.
+                if self.pump.is_some() && generation == self.partition.generation.get() {
                     self.pumped(report, ctx);
                 }
             }
@@ -656,11 +683,7 @@ impl Handler<ConsumerMessage> for ConsumerActor {
             }
             ConsumerMessage::Paused | ConsumerMessage::Resumed => {}
             ConsumerMessage::PauseOverlong => self.pause_overlong(),
-            ConsumerMessage::Scaled { permits } => {
-                let credit = self.credit(permits);
-                self.count_subscription(credit);
-                self.order(PumpOrder::SetCredit(credit));
-            }
+            ConsumerMessage::Scaled { permits } => self.scaled(permits),
             ConsumerMessage::BeginDrain => {
                 self.apply(SubscriptionEvent::DrainBegan, ctx);
                 if self.pump.is_none() {
@@ -675,8 +698,7 @@ impl Handler<ConsumerMessage> for ConsumerActor {
                     self.pump = None;
                 }
                 if self.pump.is_none() {
-                    self.partition.closed.set(true);
-                    self.partition.closing.notify_waiters();
+                    self.closed();
                 }
             }
             #[cfg(any(test, feature = "fail-points"))]

@@ -79,12 +79,12 @@ impl Drop for PanicGuard {
     }
 }
 
+/// Reads also while nothing is handed out: a channel that is lost then is told here.
 async fn run(
     mut source: Box<dyn Source>,
     mut orders: mpsc::UnboundedReceiver<PumpOrder>,
     report: &dyn Fn(PumpReport),
 ) {
-    let mut reading = true;
     loop {
         let mut batch = Vec::new();
         let order = tokio::select! {
@@ -93,10 +93,9 @@ async fn run(
                 Some(order) => order,
                 None => return,
             },
-            read = source.recv(BATCH_MAX, &mut batch), if reading => {
+            read = source.recv(BATCH_MAX, &mut batch) => {
                 match read {
                     Ok(()) => report(PumpReport::Arrived(batch)),
-                    Err(SourceError::Ended) => reading = false,
                     Err(error) => {
                         if !batch.is_empty() {
                             report(PumpReport::Arrived(batch));
@@ -117,10 +116,7 @@ async fn run(
                 .cancel()
                 .await
                 .map(|()| report(PumpReport::Cancelled)),
-            PumpOrder::Resume => {
-                reading = true;
-                source.resume().await
-            }
+            PumpOrder::Resume => source.resume().await,
             PumpOrder::Close => {
                 source.close().await;
                 report(PumpReport::Closed);

@@ -32,8 +32,9 @@ pub trait Source: Send {
     /// Waits until there is at least one arrival and appends at most `max` to `into`. Returns at
     /// once with what is there; never waits to fill a batch.
     ///
-    /// After [`cancel`](Self::cancel) it gives what had been pushed before, then
-    /// [`SourceError::Ended`].
+    /// After [`cancel`](Self::cancel) it gives what had been pushed before and then waits: for
+    /// [`resume`](Self::resume), or to tell that the channel is lost, which it tells then as at any
+    /// other time.
     ///
     /// # Errors
     /// See [`SourceError`]. After an error the source is of no more use.
@@ -70,8 +71,8 @@ pub trait Source: Send {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SourceError {
-    /// It was cancelled by us and all it held was read.
-    #[error("the subscription was cancelled")]
+    /// It was closed by us.
+    #[error("the subscription was closed")]
     Ended,
     /// The channel or connection is gone; opening anew may help.
     #[error("the channel was lost: {0}")]

@@ -69,6 +69,23 @@ impl ScriptedTransport {
         self
     }
 
+    /// Answers no settlement and counts every return, as RabbitMQ does: a redelivery is told by its
+    /// generation.
+    #[must_use]
+    pub fn without_answers(self) -> Self {
+        {
+            let mut capabilities = self
+                .shared
+                .capabilities
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            capabilities.confirms_settlement = false;
+            capabilities.counting = DeliveryCounting::EveryReturn;
+        }
+        self.answer_settlements(SettleScript::Sent);
+        self
+    }
+
     /// Gives deliveries a lease.
     #[must_use]
     pub fn with_lease(self, lease: Duration) -> Self {
@@ -358,10 +375,10 @@ impl Source for ScriptedSource {
                     if let Some(why) = queue.lost.take() {
                         return Err(SourceError::ChannelLost(why));
                     }
-                    if queue.cancelled {
-                        return Err(SourceError::Ended);
-                    }
-                    let handed = broker.hand_out(&self.place, max);
+                    let handed = match queue.cancelled {
+                        true => Vec::new(),
+                        false => broker.hand_out(&self.place, max),
+                    };
                     if !handed.is_empty() {
                         into.extend(handed.into_iter().map(|(delivery, held)| Arrival {
                             delivery,
@@ -446,7 +463,8 @@ impl Settler for ScriptedSettler {
         } else {
             drop(broker);
             match script {
-                SettleScript::Sent => reply.sent(),
+                // As where the frame is written by another thread.
+                SettleScript::Sent => drop(tokio::spawn(async move { reply.sent() })),
                 SettleScript::Unknown => reply.unknown(),
                 _ => reply.confirmed(),
             }

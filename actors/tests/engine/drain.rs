@@ -1,5 +1,7 @@
 //! The drain: clean, overdue, forced, and in every kind of trouble.
 
+use std::future::poll_fn;
+use std::task::Poll;
 use std::time::Duration;
 
 use acquit_actors::model::{OnLeaseLost, Phase};
@@ -133,6 +135,47 @@ fn a_drain_opens_nothing_and_ends_though_its_channel_dies() {
             assert_eq!((report.lost, report.abandoned), (1, 0));
             assert_eq!((broker.opens(), broker.left()), (1, (1, 0)));
             assert_eq!(report.exit_code(), 0);
+        });
+    }
+}
+
+/// Lets those have their turn who were woken before now, and nobody else.
+async fn one_turn() {
+    let mut waited = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut waited, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+#[test]
+fn a_drain_ends_in_whatever_moment_its_channel_dies() {
+    for moment in 0..60 {
+        run_virtual(async move {
+            let broker = ScriptedTransport::new();
+            let runs = Runs::default();
+            let handle = start(&broker, words(obedient(&runs)));
+            broker.push("words", "ok 100");
+            runs_are(&runs, 1).await;
+            handle.drain("test").await.unwrap();
+            // As a task among the actors: the test itself has a turn after many of theirs.
+            let dies = tokio::task::spawn_local(async move {
+                broker.settled(1).await;
+                for _ in 0..moment {
+                    one_turn().await;
+                }
+                broker.lose_channel("words", P0);
+            });
+            dies.await.unwrap();
+            let lost = tokio::time::Instant::now();
+            let report = report_of(handle.wait().await);
+            let took = lost.elapsed();
+            assert!(took < Duration::from_secs(1), "moment {moment}: {took:?}");
+            assert_eq!(report.exit_code(), 0, "moment {moment}");
         });
     }
 }

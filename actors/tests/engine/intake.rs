@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use acquit_actors::limiter::{LimiterLimits, Rate};
-use acquit_actors::model::{Outgoing, PartitionId};
+use acquit_actors::model::{OnLeaseLost, Outgoing, PartitionId};
 use acquit_actors::testing::{ScriptedTransport, Victim, run_virtual};
 use acquit_actors::{CommandError, Engine, Handle, Target};
 
@@ -86,6 +86,62 @@ fn a_pause_cancels_the_subscription_and_gives_back_what_waits_after_a_minute() {
         broker.settled(5).await;
         assert_eq!(runs.total(), 4);
         nothing_left(&handle).await;
+        drain_clean(&handle, &broker).await;
+    });
+}
+
+#[test]
+fn a_channel_lost_while_paused_is_told_at_once_and_a_resume_opens_anew() {
+    for policy in [OnLeaseLost::Finish, OnLeaseLost::Abort] {
+        run_virtual(async move {
+            let broker = ScriptedTransport::new().with_redelivery();
+            let runs = Runs::default();
+            let spec = words(obedient(&runs)).with(|spec| spec.on_channel_lost = policy);
+            let handle = start(&broker, spec);
+            broker.push("words", "ok 5000");
+            until("one runs", async || runs.total() == 1).await;
+            let words = Target::consumer("words");
+            handle.pause(words.clone(), "test").await.unwrap();
+            subscription_is(&handle, "quiet").await;
+            broker.lose_channel("words", P0);
+            subscription_is(&handle, "waiting").await;
+            let finishes = policy == OnLeaseLost::Finish;
+            if !finishes {
+                until("it is aborted", async || runs.at_work() == 0).await;
+            }
+            assert_eq!(broker.opens(), 1, "it is paused still");
+            handle.resume(words).await.unwrap();
+            let settled = broker.settled(1).await;
+            assert_eq!(settled[0].generation.0, 2);
+            nothing_left(&handle).await;
+            let seen = counts(&handle).await;
+            let expected = if finishes { (1, 1) } else { (0, 2) };
+            assert_eq!((seen.adopted, runs.total()), expected);
+            assert_eq!(seen.stale, 0);
+            drain_clean(&handle, &broker).await;
+        });
+    }
+}
+
+#[test]
+fn a_credit_that_changes_while_its_source_opens_counts_besides_the_one_it_opens_with() {
+    run_virtual(async {
+        let broker = ScriptedTransport::new().without_answers();
+        broker.keep_opens(true);
+        let handle = start(&broker, words(obedient(&Runs::default())).with_permits(16));
+        subscription_is(&handle, "opening").await;
+        handle.scale("words", 1.try_into().unwrap()).await.unwrap();
+        broker.keep_opens(false);
+        subscription_is(&handle, "subscribed").await;
+        for number in 0..40 {
+            let message = Outgoing::new("words".into(), "ok").with_id(format!("m{number}"));
+            broker.push_message(P0, message);
+        }
+        broker.settled(40).await;
+        nothing_left(&handle).await;
+        // Twice 16 and twice 1: so many of the last settlements may not have been applied yet.
+        let entries = handle.snapshot().await.unwrap().ledger_entries;
+        assert_eq!(entries, 34);
         drain_clean(&handle, &broker).await;
     });
 }

@@ -89,6 +89,35 @@ async fn nothing_left_after(handle: &Handle, received: u64) {
 }
 
 #[test]
+fn what_arrives_behind_the_end_of_its_source_does_not_run() {
+    run_virtual(async {
+        let broker = ScriptedTransport::new().with_redelivery();
+        broker.answer_settlements(SettleScript::Unknown);
+        let runs = Runs::default();
+        let handle = start(&broker, words(obedient(&runs)).with_permits(1));
+        broker.push("words", "ok 100");
+        broker.push("words", "ok");
+        let late = broker.push("words", "ok");
+        // Its settlement has the source dropped, and makes room for the third in the same moment.
+        broker.settled(1).await;
+        broker.answer_settlements(SettleScript::Confirm);
+        broker.settled(3).await;
+        nothing_left(&handle).await;
+        assert_eq!(broker.hand_outs(), 5, "the second and the third twice");
+        let counts = counts(&handle).await;
+        let seen = (counts.received, counts.acked, counts.lost, counts.stale);
+        assert_eq!(seen, (4, 2, 2, 0), "the third was taken once");
+        assert_eq!((runs.total(), runs.of(late)), (3, 1));
+        assert!(
+            broker.settlements()[1..]
+                .iter()
+                .all(|s| s.generation.0 == 2)
+        );
+        drain_clean(&handle, &broker).await;
+    });
+}
+
+#[test]
 fn a_channel_lost_before_the_start_costs_no_run() {
     run_virtual(async {
         let broker = ScriptedTransport::new().with_redelivery();
@@ -212,17 +241,9 @@ fn a_settlement_for_a_lost_channel_is_stale_and_says_so() {
         let broker = ScriptedTransport::new();
         let runs = Runs::default();
         let handle = start(&broker, words(obedient(&runs)));
-        handle
-            .pause(acquit_actors::Target::consumer("words"), "test")
-            .await
-            .unwrap();
-        handle
-            .resume(acquit_actors::Target::consumer("words"))
-            .await
-            .unwrap();
-        broker.push("words", "ok 1000");
+        let message = broker.push("words", "ok 1000");
         runs_are(&runs, 1).await;
-        // Paused: the source is not read, so only the settlement finds out.
+        // Paused, so that it is not handed out again: only the settlement finds out.
         handle
             .pause(acquit_actors::Target::consumer("words"), "test")
             .await
@@ -231,7 +252,7 @@ fn a_settlement_for_a_lost_channel_is_stale_and_says_so() {
             handle.snapshot().await.unwrap().consumers[0].partitions[0].subscription == "quiet"
         })
         .await;
-        broker.lose_channel("words", P0);
+        assert!(broker.expire_lease(message));
         nothing_left(&handle).await;
         let counts = counts(&handle).await;
         assert_eq!((counts.lost, counts.stale), (1, 1));

@@ -54,8 +54,6 @@ struct State {
     inbox: VecDeque<Arrival>,
     /// Who waits in `recv`.
     reader: Option<Waker>,
-    /// The stream has ended as we asked: nothing follows what is in the inbox.
-    quiet: bool,
     /// The channel is over.
     end: Option<SourceError>,
     /// When the last ack was written.
@@ -81,7 +79,6 @@ impl Shared {
             coalescer: Coalescer::new(),
             inbox: VecDeque::new(),
             reader: None,
-            quiet: false,
             end: None,
             acked_at: None,
         };
@@ -134,18 +131,6 @@ impl Shared {
     /// A subscription begins, which pushes at most so many ahead.
     pub(super) fn subscribed(&self, credit: u32) {
         self.lock().coalescer.set_flush_at(flush_at(credit));
-        self.set_quiet(false);
-    }
-
-    /// Says whether the broker hands out nothing more, as we asked.
-    pub(super) fn set_quiet(&self, quiet: bool) {
-        let mut state = self.lock();
-        state.quiet = quiet;
-        let reader = state.reader.take();
-        drop(state);
-        if let Some(reader) = reader {
-            reader.wake();
-        }
     }
 
     /// The channel is over: what arrived and was not read is the broker's again and never starts
@@ -185,9 +170,6 @@ impl Shared {
         }
         if let Some(end) = &state.end {
             return Poll::Ready(Err(end.clone()));
-        }
-        if state.quiet {
-            return Poll::Ready(Err(SourceError::Ended));
         }
         match &mut state.reader {
             Some(waker) if waker.will_wake(cx.waker()) => {}

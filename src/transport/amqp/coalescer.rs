@@ -1,12 +1,15 @@
 //! Which settlement frames a channel sends, and when: pure. One coalescer owns all tags of its
 //! channel, so no frame ever covers a tag that is not decided, and none is settled twice.
 //!
-//! | slot | what it means |
+//! | a tag is | what it means |
 //! |---|---|
-//! | Open | handed out, its owner has not decided |
-//! | Acked | its owner decided Ack; no frame has left |
-//! | Returned | its owner decided a return (nack or reject); no frame has left |
-//! | Done | a frame that settles it has left |
+//! | open | handed out, its owner has not decided |
+//! | acked | its owner decided Ack; no frame has left |
+//! | returned | its owner decided a return (nack or reject); no frame has left |
+//! | none of these | a frame that settles it has left: nothing is kept of it |
+//!
+//! So what is kept is bounded by what is open and what waits for a flush, however long the oldest
+//! open tag stays and however many pass it; and a flush looks at nothing but what it sends.
 //!
 //! A flush has two steps, and the second is asked for only when the frames of the first have been
 //! written: returns first, one frame each, then acks. The client library may write two frames in
@@ -52,14 +55,6 @@ pub(super) struct AckFrame<T> {
     pub(super) owners: Vec<T>,
 }
 
-#[derive(Debug)]
-enum Slot<T> {
-    Open,
-    Acked(T),
-    Returned(T, Return),
-    Done,
-}
-
 /// Why a tag is not taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BadTag {
@@ -72,12 +67,13 @@ pub(super) enum BadTag {
 /// The tags of one channel.
 #[derive(Debug)]
 pub(super) struct Coalescer<T> {
-    /// The tag of the first slot.
-    base: u64,
-    slots: VecDeque<Slot<T>>,
-    open: usize,
-    acked: usize,
-    returned: usize,
+    /// The tag that the broker gives next.
+    next: u64,
+    open: OpenTags,
+    /// In the order they were decided.
+    acked: Vec<(u64, T)>,
+    /// Likewise.
+    returned: Vec<(u64, T, Return)>,
     flush_at: usize,
 }
 
@@ -85,11 +81,10 @@ impl<T> Coalescer<T> {
     /// A fresh channel: its first tag is 1.
     pub(super) fn new() -> Self {
         Self {
-            base: 1,
-            slots: VecDeque::new(),
-            open: 0,
-            acked: 0,
-            returned: 0,
+            next: 1,
+            open: OpenTags::default(),
+            acked: Vec::new(),
+            returned: Vec::new(),
             flush_at: FLUSH_AT_MIN,
         }
     }
@@ -102,27 +97,28 @@ impl<T> Coalescer<T> {
     /// Counts what is handed out and not decided.
     #[cfg(test)]
     pub(super) fn open(&self) -> usize {
-        self.open
+        self.open.len()
     }
 
     /// Counts what is decided and not sent.
     pub(super) fn waiting(&self) -> usize {
-        self.acked + self.returned
+        self.acked.len() + self.returned.len()
     }
 
     /// Tells whether a flush should not wait for more: enough is decided, nothing more can be, or
     /// something goes back to the broker.
     pub(super) fn is_due(&self) -> bool {
-        self.acked >= self.flush_at || self.returned > 0 || (self.open == 0 && self.acked > 0)
+        let acked = self.acked.len();
+        acked >= self.flush_at || !self.returned.is_empty() || (self.open.len() == 0 && acked > 0)
     }
 
     /// A delivery arrived.
     pub(super) fn delivered(&mut self, tag: u64) -> Result<(), BadTag> {
-        if tag != self.base + self.slots.len() as u64 {
+        if tag != self.next {
             return Err(BadTag::OutOfOrder);
         }
-        self.slots.push_back(Slot::Open);
-        self.open += 1;
+        self.next += 1;
+        self.open.push(tag);
         Ok(())
     }
 
@@ -133,40 +129,20 @@ impl<T> Coalescer<T> {
         owner: T,
         back: Option<Return>,
     ) -> Result<(), (BadTag, T)> {
-        let slot = tag
-            .checked_sub(self.base)
-            .and_then(|at| self.slots.get_mut(usize::try_from(at).ok()?));
-        let Some(slot @ Slot::Open) = slot else {
+        if !self.open.remove(tag) {
             return Err((BadTag::NotOpen, owner));
-        };
-        self.open -= 1;
-        *slot = match back {
-            None => {
-                self.acked += 1;
-                Slot::Acked(owner)
-            }
-            Some(back) => {
-                self.returned += 1;
-                Slot::Returned(owner, back)
-            }
-        };
+        }
+        match back {
+            None => self.acked.push((tag, owner)),
+            Some(back) => self.returned.push((tag, owner, back)),
+        }
         Ok(())
     }
 
-    /// The first step of a flush: the returns, oldest first. Their slots are done.
+    /// The first step of a flush: the returns, oldest first.
     pub(super) fn take_returns(&mut self) -> Vec<(u64, T, Return)> {
-        let mut frames = Vec::with_capacity(self.returned);
-        if self.returned == 0 {
-            return frames;
-        }
-        for (tag, slot) in (self.base..).zip(&mut self.slots) {
-            if let Slot::Returned(..) = slot
-                && let Slot::Returned(owner, back) = std::mem::replace(slot, Slot::Done)
-            {
-                frames.push((tag, owner, back));
-            }
-        }
-        self.returned = 0;
+        let mut frames = std::mem::take(&mut self.returned);
+        frames.sort_unstable_by_key(|(tag, ..)| *tag);
         frames
     }
 
@@ -174,64 +150,103 @@ impl<T> Coalescer<T> {
     /// since the first step is a hole here, like anything that has not been sent.
     pub(super) fn take_acks(&mut self) -> Vec<AckFrame<T>> {
         let mut frames = Vec::new();
-        if self.acked == 0 {
-            self.forget_done();
-            return frames;
-        }
-        let (mut owners, mut tag) = (Vec::new(), 0);
-        while let Some(slot @ (Slot::Acked(_) | Slot::Done)) = self.slots.front_mut() {
-            if let Slot::Acked(owner) = std::mem::replace(slot, Slot::Done) {
-                owners.push(owner);
-                tag = self.base;
-            }
-            self.slots.pop_front();
-            self.base += 1;
-        }
-        if !owners.is_empty() {
-            self.acked -= owners.len();
-            let multiple = owners.len() > 1;
+        // As much room as a flush needs, so that the lock is not held while it grows.
+        let room = Vec::with_capacity(self.acked.len());
+        let mut acked = std::mem::replace(&mut self.acked, room);
+        acked.sort_unstable_by_key(|(tag, _)| *tag);
+        let hole = self.hole();
+        let beyond = acked.partition_point(|(tag, _)| *tag < hole);
+        let alone = acked.split_off(beyond);
+        if let Some(&(tag, _)) = acked.last() {
             frames.push(AckFrame {
                 tag,
-                multiple,
-                owners,
+                multiple: acked.len() > 1,
+                owners: acked.into_iter().map(|(_, owner)| owner).collect(),
             });
         }
-        for (tag, slot) in (self.base..).zip(&mut self.slots) {
-            if self.acked == 0 {
-                break;
-            }
-            if let Slot::Acked(_) = slot
-                && let Slot::Acked(owner) = std::mem::replace(slot, Slot::Done)
-            {
-                self.acked -= 1;
-                frames.push(AckFrame {
-                    tag,
-                    multiple: false,
-                    owners: vec![owner],
-                });
-            }
-        }
+        frames.extend(alone.into_iter().map(|(tag, owner)| AckFrame {
+            tag,
+            multiple: false,
+            owners: vec![owner],
+        }));
         frames
     }
 
     /// The channel is gone: gives all who have decided and were not sent.
     pub(super) fn take_unsent(&mut self) -> Vec<T> {
-        let mut owners = Vec::with_capacity(self.waiting());
-        for slot in self.slots.drain(..) {
-            self.base += 1;
-            match slot {
-                Slot::Acked(owner) | Slot::Returned(owner, _) => owners.push(owner),
-                Slot::Open | Slot::Done => {}
-            }
-        }
-        (self.open, self.acked, self.returned) = (0, 0, 0);
-        owners
+        self.open = OpenTags::default();
+        let acked = std::mem::take(&mut self.acked).into_iter();
+        let returned = std::mem::take(&mut self.returned).into_iter();
+        let returned = returned.map(|(tag, owner, _)| (tag, owner));
+        let mut owners: Vec<_> = acked.chain(returned).collect();
+        owners.sort_unstable_by_key(|(tag, _)| *tag);
+        owners.into_iter().map(|(_, owner)| owner).collect()
     }
 
-    fn forget_done(&mut self) {
-        while let Some(Slot::Done) = self.slots.front() {
-            self.slots.pop_front();
-            self.base += 1;
+    /// The lowest tag that no ack may cover.
+    fn hole(&self) -> u64 {
+        let returned = self.returned.iter().map(|(tag, ..)| *tag).min();
+        let open = self.open.first().unwrap_or(self.next);
+        returned.map_or(open, |returned| returned.min(open))
+    }
+}
+
+/// So many tags are kept that are not open any more, besides one for each that is.
+const CLOSED_MAX: usize = 64;
+
+/// The open tags, in order. What is closed at the front goes at once; what is closed behind an
+/// open one goes when it is more than the open ones, so that each costs the same on average.
+///
+/// A tree would say the same in fewer lines, at twice the price for each delivery.
+#[derive(Debug, Default)]
+struct OpenTags {
+    /// Each with whether it is open. The first is.
+    tags: VecDeque<(u64, bool)>,
+    closed: usize,
+}
+
+impl OpenTags {
+    fn len(&self) -> usize {
+        self.tags.len() - self.closed
+    }
+
+    fn first(&self) -> Option<u64> {
+        self.tags.front().map(|(tag, _)| *tag)
+    }
+
+    /// Takes a tag above all that came before.
+    fn push(&mut self, tag: u64) {
+        self.tags.push_back((tag, true));
+    }
+
+    /// Closes a tag; `false`: it was not open.
+    fn remove(&mut self, tag: u64) -> bool {
+        let Some(at) = self.find(tag) else {
+            return false;
+        };
+        let Some((_, open @ true)) = self.tags.get_mut(at) else {
+            return false;
+        };
+        *open = false;
+        self.closed += 1;
+        while let Some((_, false)) = self.tags.front() {
+            self.tags.pop_front();
+            self.closed -= 1;
+        }
+        if self.closed > CLOSED_MAX.max(self.len()) {
+            self.tags.retain(|(_, open)| *open);
+            self.closed = 0;
+        }
+        true
+    }
+
+    fn find(&self, tag: u64) -> Option<usize> {
+        // Where it stands if nothing before it was left out, as is usual.
+        let guess = tag.checked_sub(self.first()?)?;
+        let guess = usize::try_from(guess).ok()?;
+        match self.tags.get(guess) {
+            Some((there, _)) if *there == tag => Some(guess),
+            _ => self.tags.binary_search_by_key(&tag, |(tag, _)| *tag).ok(),
         }
     }
 }
@@ -247,6 +262,15 @@ mod tests {
     fn frames(coalescer: &mut Coalescer<u64>) -> Vec<(u64, bool, Vec<u64>)> {
         let acks = coalescer.take_acks().into_iter();
         acks.map(|f| (f.tag, f.multiple, f.owners)).collect()
+    }
+
+    /// Counts all that is kept, of whatever kind.
+    fn kept(coalescer: &Coalescer<u64>) -> usize {
+        coalescer.open.tags.len() + coalescer.waiting()
+    }
+
+    fn kept_max(coalescer: &Coalescer<u64>) -> usize {
+        2 * coalescer.open() + CLOSED_MAX + coalescer.waiting()
     }
 
     fn with(tags: u64, acked: &[u64]) -> Coalescer<u64> {
@@ -336,6 +360,40 @@ mod tests {
         assert!(coalescer.is_due());
     }
 
+    #[test]
+    fn nothing_is_kept_of_those_that_pass_one_that_stays() {
+        let mut coalescer = with(1, &[]);
+        for round in 0..1_000_u64 {
+            let first = 2 + round * 20;
+            for tag in first..first + 20 {
+                coalescer.delivered(tag).unwrap();
+            }
+            for tag in (first..first + 20).rev() {
+                coalescer.decide(tag, tag, None).unwrap();
+            }
+            let sent = frames(&mut coalescer);
+            let tags: Vec<u64> = sent.iter().map(|(tag, ..)| *tag).collect();
+            assert_eq!(tags, (first..first + 20).collect::<Vec<_>>());
+            assert!(kept(&coalescer) <= 1 + CLOSED_MAX + 1, "round {round}");
+        }
+        // It covers thousands that were sent long ago, and none of them is named again.
+        coalescer.delivered(20_002).unwrap();
+        coalescer.decide(20_002, 20_002, None).unwrap();
+        coalescer.decide(1, 1, None).unwrap();
+        assert_eq!(frames(&mut coalescer), [(20_002, true, vec![1, 20_002])]);
+        assert_eq!(kept(&coalescer), 0);
+    }
+
+    #[test]
+    fn all_who_were_not_sent_are_given_back_in_order() {
+        let mut coalescer = with(6, &[5, 2]);
+        coalescer.decide(4, 4, Some(Return::Nack)).unwrap();
+        assert_eq!(coalescer.take_unsent(), [2, 4, 5]);
+        assert_eq!((kept(&coalescer), coalescer.is_due()), (0, false));
+        let refused = coalescer.decide(1, 1, None);
+        assert_eq!(refused, Err((BadTag::NotOpen, 1)));
+    }
+
     #[derive(Debug, Clone)]
     enum Step {
         Deliver(usize),
@@ -418,6 +476,7 @@ mod tests {
                 }
                 prop_assert_eq!(coalescer.open(), open.len());
                 prop_assert_eq!(coalescer.waiting(), decided.len() - broker.told.len());
+                prop_assert!(kept(&coalescer) <= kept_max(&coalescer));
             }
             flush(&mut coalescer, &mut broker);
             prop_assert_eq!(&broker.told, &decided);

@@ -89,8 +89,11 @@ pub(super) fn delivery(
             .get(names::KEY)
             .and_then(HeaderValue::as_str)
             .map(str::to_owned);
-        // It counts the times before this one, and is absent the first time.
+        // It counts the times before this one. A broker that counts any says "redelivered" too:
+        // without that the number is somebody else's, carried over with a message that was moved,
+        // or forged.
         delivery.delivery_count = read(DELIVERY_COUNT)
+            .filter(|_| redelivered)
             .and_then(small)
             .map(|before| before.saturating_add(1));
     }
@@ -318,12 +321,16 @@ mod tests {
     }
 
     fn read(table: &[(&str, AMQPValue)]) -> Delivery {
+        read_as(table, false)
+    }
+
+    fn read_as(table: &[(&str, AMQPValue)], redelivered: bool) -> Delivery {
         let table: BTreeMap<ShortString, AMQPValue> = table
             .iter()
             .map(|(name, value)| (ShortString::from(*name), value.clone()))
             .collect();
         let properties = BasicProperties::default().with_headers(FieldTable::from(table));
-        delivery(&place(), &properties, Vec::new(), false)
+        delivery(&place(), &properties, Vec::new(), redelivered)
     }
 
     #[test]
@@ -352,8 +359,17 @@ mod tests {
             let read = read(&[(names::ATTEMPT, value.clone())]);
             assert_eq!(read.attempt.get(), attempt, "{value:?}");
         }
-        let counted = read(&[(DELIVERY_COUNT, AMQPValue::LongLongInt(2))]);
+    }
+
+    #[test]
+    fn a_count_of_hand_outs_is_believed_of_a_redelivery_alone() {
+        let header = |count| [(DELIVERY_COUNT, AMQPValue::LongLongInt(count))];
+        let counted = read_as(&header(2), true);
         assert_eq!(counted.delivery_count, Some(3), "this time included");
+        for forged in [0, 2, 1_000_000] {
+            let read = read(&header(forged));
+            assert_eq!(read.delivery_count, None, "{forged}");
+        }
     }
 
     #[test]

@@ -19,6 +19,9 @@ use super::error::AmqpError;
 /// How many deliveries are read at once.
 const BATCH_MAX: usize = 256;
 
+/// How often a channel that consumes nothing is looked at: no stream tells of its end.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+
 /// The most that AMQP can be asked to push ahead.
 const PREFETCH_MAX: u32 = u16::MAX as u32;
 
@@ -70,7 +73,11 @@ pub(super) async fn open(
         subscriptions: 0,
         consumer: None,
     };
-    reader.subscribe().await?;
+    if let Err(trouble) = reader.subscribe().await {
+        // An answer that comes late would leave a subscription that nobody reads.
+        reader.leave().await;
+        return Err(trouble);
+    }
     let shared = Arc::clone(&reader.shared);
     tokio::spawn(Arc::clone(&shared).run_flusher());
     let (orders, receiver) = mpsc::unbounded_channel();
@@ -140,15 +147,22 @@ impl Reader {
         loop {
             let next = async {
                 match &mut self.consumer {
-                    Some(consumer) => consumer.next().await,
-                    None => std::future::pending().await,
+                    Some(consumer) => Some(consumer.next().await),
+                    None => {
+                        tokio::time::sleep(LOOK_EVERY).await;
+                        None
+                    }
                 }
             };
             let order = tokio::select! {
                 biased;
                 order = orders.recv() => order,
                 next = next => {
-                    if !self.take(next, &mut batch) {
+                    let goes_on = match next {
+                        Some(item) => self.take(item, &mut batch),
+                        None => self.is_there(),
+                    };
+                    if !goes_on {
                         return self.leave().await;
                     }
                     continue;
@@ -174,7 +188,6 @@ impl Reader {
                     if lost {
                         return self.leave().await;
                     }
-                    self.shared.set_quiet(true);
                 }
                 Some(Order::Resume(reply)) => {
                     let resumed = match self.consumer {
@@ -242,6 +255,16 @@ impl Reader {
             };
         }
         self.hand_over(batch)
+    }
+
+    /// Tells whether the channel is open still; `false`: it is over.
+    fn is_there(&self) -> bool {
+        let connected = self.channel.status().connected();
+        if !connected {
+            let text = "the channel ended while nothing was handed out".to_owned();
+            self.shared.end(SourceError::ChannelLost(text));
+        }
+        connected
     }
 
     fn hand_over(&mut self, batch: &mut Vec<(u64, Acker, NewArrival)>) -> bool {

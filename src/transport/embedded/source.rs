@@ -160,8 +160,9 @@ impl Source for EmbeddedSource {
         into: &'a mut Vec<Arrival>,
     ) -> BoxFuture<'a, Result<(), SourceError>> {
         Box::pin(poll_fn(move |cx| {
+            // Nobody can take the broker away: there is nothing to tell until it is resumed.
             if self.cancelled {
-                return Poll::Ready(Err(SourceError::Ended));
+                return Poll::Pending;
             }
             match self.poll_ready(cx, max, into) {
                 Poll::Ready(Ok(0)) | Poll::Pending => Poll::Pending,
