@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::config::{
     self, BrokerUrl, ConsumerPlan, OnExhausted, Order, Plan, QueueKind, RetryPlan,
 };
+use crate::transport::amqp::topology::Argument;
 use crate::transport::amqp::{
     AmqpConsumer, AmqpOptions, ManagementOptions, Partitioning, QueueType, TlsOptions,
 };
@@ -46,6 +47,10 @@ fn consumer(plan: &ConsumerPlan) -> AmqpConsumer {
     let mut consumer = AmqpConsumer::new(plan.name.clone(), plan.queue.clone());
     consumer.partitions = plan.partitions;
     consumer.priority = plan.priority;
+    let arguments = plan.consume_arguments.iter();
+    consumer.arguments = arguments
+        .map(|(name, value)| (name.clone(), argument(value)))
+        .collect();
     consumer.partitioning = match plan.partitioning {
         config::Partitioning::None => Partitioning::None,
         config::Partitioning::Direct => Partitioning::Direct,
@@ -64,6 +69,14 @@ fn consumer(plan: &ConsumerPlan) -> AmqpConsumer {
     consumer.drop_dead =
         plan.dead_letter_queue.is_none() && plan.on_exhausted == Some(OnExhausted::Drop);
     consumer
+}
+
+fn argument(value: &config::Scalar) -> Argument {
+    match value {
+        config::Scalar::Text(text) => Argument::Text(text.clone()),
+        config::Scalar::Number(number) => Argument::Number(*number),
+        config::Scalar::Flag(flag) => Argument::Flag(*flag),
+    }
 }
 
 /// Gives the delays between the attempts, without jitter and each once: base, 2 * base … capped.
@@ -143,7 +156,7 @@ mod tests {
              cert-file = \"cert.pem\"\nkey-file = \"/key.pem\"\nexternal = true\nlinger = \"2s\"\npublish-window = 7\n\
              management = \"http://h:15672/\"\nmanagement-user = \"m\"\n\
              management-password-file = \"p\"",
-            "partitions = 3\npartitioning = \"consistent-hash\"\npriority = -5\norder = \"partition\"\non-exhausted = \"drop\"\n\
+            "partitions = 3\npartitioning = \"consistent-hash\"\npriority = -5\nconsume-arguments = { a = 1, b = true, c = \"x\" }\norder = \"partition\"\non-exhausted = \"drop\"\n\
              reply-queue = \"r\"",
         )
         .expect("a RabbitMQ");
@@ -173,6 +186,15 @@ mod tests {
         let consumer = &options.consumers[0];
         assert_eq!((consumer.partitions, consumer.priority), (3, Some(-5)));
         assert_eq!(consumer.partitioning, Partitioning::ConsistentHash);
+        let named: Vec<_> = consumer.arguments.iter().collect();
+        assert_eq!(
+            named,
+            [
+                (&"a".to_owned(), &Argument::Number(1)),
+                (&"b".to_owned(), &Argument::Flag(true)),
+                (&"c".to_owned(), &Argument::Text("x".to_owned())),
+            ]
+        );
         assert!(consumer.single_active && consumer.drop_dead);
         assert_eq!(consumer.reply_queue, Some("r".into()));
     }

@@ -125,6 +125,18 @@ fn consumers_of_a_rabbitmq_have_keys_of_their_own() {
     assert_eq!(consumer.retry.way, RetryWay::Hold);
     let keys = format!("{keys}\nsingle-active-consumer = false");
     assert!(!plan(&file(url, &keys)).consumers[0].single_active);
+    let argument = "found \"x-priority\" in it, expected a table of names and texts, whole numbers, \
+                    true or false, such as { x-cancel-on-ha-failover = true }; a priority has a key \
+                    of its own, and streams are not consumed";
+    check(
+        &file(
+            url,
+            "on-exhausted = \"drop\"\nconsume-arguments = { x-priority = 1 }",
+        ),
+        &[&format!(
+            "c.toml:9:1: error: consumer[0].consume-arguments: {argument}"
+        )],
+    );
     check(
         &file(url, "on-exhausted = \"brocker\"\npriority = 1.5"),
         &[

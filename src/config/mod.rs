@@ -33,4 +33,4 @@ pub use raw::{
     ExitMeaning, OnConsumerTimeout, OnExhausted, Order, Partitioning, Prefetch, Profile, RetryVia,
 };
 pub use raw_broker::{BrokerUrl, QueueKind};
-pub use value::Rate;
+pub use value::{Rate, Scalar};

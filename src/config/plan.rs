@@ -20,7 +20,7 @@ use super::raw::{
 };
 use super::raw_broker::{BrokerUrl, RawBroker, SyncWord};
 use super::reader::{Environment, Origins};
-use super::value::Rate;
+use super::value::{Rate, Scalar};
 use crate::telemetry::LogSettings;
 use source::{environment, read, syntax_problems};
 
@@ -206,6 +206,8 @@ pub struct ConsumerPlan {
     pub on_exhausted: Option<OnExhausted>,
     /// The priority among the consumers of a queue at a RabbitMQ; higher ones are served first.
     pub priority: Option<i32>,
+    /// More arguments of the consumer at a RabbitMQ.
+    pub consume_arguments: BTreeMap<String, Scalar>,
     /// How other producers reach the partitions of a queue at a RabbitMQ.
     pub partitioning: Partitioning,
     /// Whether a RabbitMQ hands each partition out to one consumer at a time.
@@ -538,6 +540,7 @@ fn consumer(raw: RawConsumer, base: &Base, is_amqp: bool) -> ConsumerPlan {
         on_exhausted: raw.on_exhausted,
         on_consumer_timeout: raw.on_consumer_timeout,
         priority: raw.priority.map(|priority| priority.0),
+        consume_arguments: raw.consume_arguments.0.clone(),
         partitioning: raw.partitioning,
         single_active: raw
             .single_active_consumer

@@ -10,7 +10,7 @@ use toml::de::DeTable;
 
 use super::raw_broker::RawBroker;
 use super::reader::{Environment, Read, Reader, Section};
-use super::value::{Argv, Choice, Count, Leaf, Positive, Rate, Size, Whole, Wrong};
+use super::value::{Arguments, Argv, Choice, Count, Leaf, Positive, Rate, Size, Whole, Wrong};
 use crate::telemetry::{LogFormat, LogLevel};
 
 /// A number of permits.
@@ -249,6 +249,8 @@ pub(super) struct RawConsumer {
     pub on_exhausted: Option<OnExhausted>,
     /// `priority`
     pub priority: Option<Whole>,
+    /// `consume-arguments`
+    pub consume_arguments: Arguments,
     /// `partitioning`
     pub partitioning: Partitioning,
     /// `single-active-consumer`
@@ -288,6 +290,7 @@ impl RawConsumer {
             dead_letter_queue: None,
             on_exhausted: None,
             priority: None,
+            consume_arguments: Arguments::default(),
             partitioning: Partitioning::Direct,
             single_active_consumer: None,
             on_consumer_timeout: OnConsumerTimeout::Keep,
@@ -693,6 +696,7 @@ impl RawConsumer {
         raw.dead_letter_queue = section.read_opt("dead-letter-queue");
         raw.on_exhausted = section.read_opt("on-exhausted");
         raw.priority = section.read_opt("priority");
+        section.read("consume-arguments", &mut raw.consume_arguments);
         section.read("partitioning", &mut raw.partitioning);
         raw.single_active_consumer = section.read_opt("single-active-consumer");
         section.read("on-consumer-timeout", &mut raw.on_consumer_timeout);

@@ -130,7 +130,7 @@ fn an_unknown_key_is_named_with_the_nearest_one_or_its_own_place() {
          config.toml:7:1: error: consumer[0].zzz: unknown key; known here: name, queue, \
          partitions, profile, order, permits, prefetch, handler-timeout, abort-grace, \
          settle-timeout, publish-timeout, publish-give-up, reply-queue, dead-letter-queue, \
-         on-exhausted, priority, partitioning, single-active-consumer, on-consumer-timeout, max-message-bytes, \
+         on-exhausted, priority, consume-arguments, partitioning, single-active-consumer, on-consumer-timeout, max-message-bytes, \
          max-headers, crash-loop-limit, on-lease-lost, retry, handler",
     );
 }

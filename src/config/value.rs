@@ -1,5 +1,6 @@
 //! The types of single values: how they are written, and what is said when they are not.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -460,6 +461,57 @@ impl Leaf for Vec<String> {
             })
         };
         items.iter().map(item).collect()
+    }
+}
+
+/// One value of a table of names and values.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scalar {
+    /// A text.
+    Text(String),
+    /// A whole number.
+    Number(i64),
+    /// Yes or no.
+    Flag(bool),
+}
+
+/// Arguments of a consumer at a RabbitMQ, by name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Arguments(pub BTreeMap<String, Scalar>);
+
+impl Leaf for Arguments {
+    fn expected() -> String {
+        "a table of names and texts, whole numbers, true or false, such as { x-cancel-on-ha-failover \
+         = true }; a priority has a key of its own, and streams are not consumed"
+            .to_owned()
+    }
+
+    fn read(value: &DeValue<'_>) -> Result<Self, Wrong> {
+        let table = value.as_table().ok_or_else(|| Wrong::shape(value))?;
+        let mut arguments = BTreeMap::new();
+        for (name, value) in table {
+            let name = name.get_ref().to_string();
+            let wrong = |found: String| Wrong::Value {
+                found,
+                nearest: None,
+            };
+            let is_ours = ["x-priority", "x-stream-offset"].contains(&name.as_str());
+            if is_ours || name.is_empty() || name.len() > 255 {
+                return Err(wrong(format!("\"{}\" in it", escape_cut(&name, 80))));
+            }
+            let scalar = match value.get_ref() {
+                DeValue::String(text) => Scalar::Text(text.to_string()),
+                DeValue::Boolean(truth) => Scalar::Flag(*truth),
+                DeValue::Integer(number) => {
+                    let digits = number.as_str().replace('_', "");
+                    let number = i64::from_str_radix(&digits, number.radix());
+                    Scalar::Number(number.map_err(|_| wrong("a number beyond 64 bits".to_owned()))?)
+                }
+                other => return Err(wrong(format!("a table with {} in it", shape(other)))),
+            };
+            arguments.insert(name, scalar);
+        }
+        Ok(Self(arguments))
     }
 }
 

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use acquit::transport::amqp::topology::Argument;
 use acquit::transport::amqp::{AmqpConsumer, AmqpTransport};
 use acquit_actors::{ConsumerSpec, Engine, Handle};
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::basic::AMQPProperties;
 use amq_protocol::protocol::{AMQPClass, basic, channel, connection};
+use amq_protocol::types::AMQPValue;
 
 use crate::broker_kit::{FakeServer, Peer, delivery, eventually};
 use crate::place::{Runs, counts, drained};
@@ -382,5 +384,38 @@ async fn a_delivery_behind_the_close_of_its_channel_is_survived() {
     })
     .await;
     assert!(counts(&handle).await.is_balanced());
+    ends_in_time(handle).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subscription_carries_its_priority_and_arguments() {
+    let server = FakeServer::start().await;
+    let mut consumer = AmqpConsumer::new("words", "words");
+    consumer.priority = Some(-7);
+    let argument = ("x-own".to_owned(), Argument::Number(5));
+    consumer.arguments.extend([argument]);
+    let options = options(server.address().port(), "/", consumer);
+    let transport = AmqpTransport::open(options).expect("a thread");
+    let handle = Engine::new(Arc::new(transport))
+        .with_consumer(ConsumerSpec::new(
+            "words",
+            "words",
+            Runs::default().handler(),
+        ))
+        .start()
+        .expect("an engine");
+    let (mut one, mut two) = (server.accept().await, server.accept().await);
+    // Which of the two consumes is not known.
+    let (_, method) = tokio::select! {
+        found = one.serve_until(is_consume) => found,
+        found = two.serve_until(is_consume) => found,
+    };
+    let AMQPClass::Basic(basic::AMQPMethod::Consume(consume)) = method else {
+        unreachable!("asked for it above");
+    };
+    let table = consume.arguments.inner();
+    assert_eq!(table.get("x-priority"), Some(&AMQPValue::LongInt(-7)));
+    assert_eq!(table.get("x-own"), Some(&AMQPValue::LongLongInt(5)));
+    drop((one, two));
     ends_in_time(handle).await;
 }

@@ -114,6 +114,10 @@ impl Check<'_> {
                     consumer.on_consumer_timeout != OnConsumerTimeout::Keep,
                 ),
                 (
+                    "consume-arguments",
+                    !consumer.consume_arguments.0.is_empty(),
+                ),
+                (
                     "partitioning",
                     consumer.partitioning != Partitioning::Direct,
                 ),

@@ -1,10 +1,12 @@
 //! How a RabbitMQ is used.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use acquit_actors::model::{Backoff, ConsumerName, QueueName};
 
+use super::topology::Argument;
 use super::uri::{AmqpUri, Secret};
 
 /// The type of a queue that we declare.
@@ -92,6 +94,8 @@ pub struct AmqpConsumer {
     pub partitioning: Partitioning,
     /// The consumer's priority (`x-priority`).
     pub priority: Option<i32>,
+    /// More arguments of the consumer, as its broker knows them.
+    pub arguments: BTreeMap<String, Argument>,
     /// Ordered partitions of a fleet: the broker hands each out to one consumer only.
     pub single_active: bool,
     /// The retry ladder: its steps' delays, without jitter; empty: none.
@@ -173,6 +177,7 @@ impl AmqpConsumer {
             partitions: 1,
             partitioning: Partitioning::default(),
             priority: None,
+            arguments: BTreeMap::new(),
             single_active: false,
             ladder: Vec::new(),
             dead_letter_queue: None,

@@ -7,7 +7,7 @@ use std::time::Duration;
 use acquit_actors::ports::{Arrival, BoxFuture, Source, SourceError};
 use futures_util::{FutureExt, StreamExt};
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
-use lapin::types::{AMQPValue, FieldTable, ShortString};
+use lapin::types::{FieldTable, ShortString};
 use lapin::{Acker, Channel, Connection, Consumer};
 use tokio::sync::{mpsc, oneshot};
 
@@ -44,7 +44,7 @@ pub(super) struct Subscription {
     pub(super) tag: String,
     pub(super) place: Place,
     pub(super) credit: u32,
-    pub(super) priority: Option<i32>,
+    pub(super) arguments: FieldTable,
     pub(super) answer_timeout: Duration,
     pub(super) linger: Duration,
     /// A reject drops the message: it is acked, so that no dead-letter exchange gets it.
@@ -134,15 +134,11 @@ impl Reader {
         within(limit, "setting the prefetch", qos).await?;
         self.subscriptions += 1;
         let tag = format!("{}.{}", self.subscription.tag, self.subscriptions);
-        let mut arguments = FieldTable::default();
-        if let Some(priority) = self.subscription.priority {
-            arguments.insert("x-priority".into(), AMQPValue::LongInt(priority));
-        }
         let consume = self.channel.basic_consume(
             self.subscription.queue.clone(),
             tag.into(),
             BasicConsumeOptions::default(),
-            arguments,
+            self.subscription.arguments.clone(),
         );
         self.consumer = Some(within(limit, "subscribing", consume).await?);
         self.shared.subscribed(self.subscription.credit);

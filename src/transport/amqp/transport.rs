@@ -10,11 +10,11 @@ use acquit_actors::ports::{
 };
 
 use lapin::options::QueueDeclareOptions;
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable, ShortString};
 
 use super::connection::{Keeper, Opener};
 use super::convert::{Place, short};
-use super::options::AmqpOptions;
+use super::options::{AmqpConsumer, AmqpOptions};
 use super::partitions::Partitions;
 use super::publisher::AmqpPublisher;
 use super::source::{Subscription, open};
@@ -150,12 +150,26 @@ impl AmqpTransport {
                 generation: spec.generation,
             },
             credit: spec.credit,
-            priority: mine.and_then(|consumer| consumer.priority),
+            arguments: mine.map(arguments).unwrap_or_default(),
             answer_timeout: options.answer_timeout,
             linger: options.linger,
             drop_dead: mine.is_some_and(|consumer| consumer.drop_dead),
         })
     }
+}
+
+/// What a subscription says besides its queue.
+fn arguments(consumer: &AmqpConsumer) -> FieldTable {
+    let mut table = FieldTable::default();
+    for (name, value) in &consumer.arguments {
+        if let Ok(name) = ShortString::try_new(name) {
+            table.insert(name, value.into());
+        }
+    }
+    if let Some(priority) = consumer.priority {
+        table.insert("x-priority".into(), AMQPValue::LongInt(priority));
+    }
+    table
 }
 
 /// Adds up what is ready in some queues.
