@@ -238,6 +238,14 @@ impl ConsumerActor {
         }
     }
 
+    /// Hears what a source said that has been dropped since: its arrivals are the broker's again
+    /// and must not run, but why it was lost is worth knowing.
+    fn pumped_late(&self, report: &PumpReport) {
+        if let PumpReport::Lost(error) = report {
+            self.note_lost("lost", &error.to_string());
+        }
+    }
+
     fn closed(&mut self) {
         self.pump = None;
         self.partition.closed.set(true);
@@ -653,10 +661,11 @@ impl Handler<ConsumerMessage> for ConsumerActor {
     fn handle(&mut self, message: ConsumerMessage, ctx: &mut Context<Self>) {
         match message {
             ConsumerMessage::Pumped { generation, report } => {
-                // What a source said that has been dropped since stands here behind that: its
-                // arrivals are the broker's again and must not run.
-                if self.pump.is_some() && generation == self.partition.generation.get() {
-                    self.pumped(report, ctx);
+                if generation == self.partition.generation.get() {
+                    match self.pump {
+                        Some(_) => self.pumped(report, ctx),
+                        None => self.pumped_late(&report),
+                    }
                 }
             }
             ConsumerMessage::IntakeTrouble { reason } => self.trouble(reason, ctx),

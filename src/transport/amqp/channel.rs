@@ -146,14 +146,15 @@ impl Shared {
             let unread = std::mem::take(&mut state.inbox);
             (unsent, unread, state.reader.take())
         };
+        // First of all who knows why: those who hear only that it is gone have it opened anew.
+        if let Some(reader) = reader {
+            reader.wake();
+        }
         drop(unread);
         for owed in unsent {
             owed.reply.gone();
         }
         self.decided.notify_one();
-        if let Some(reader) = reader {
-            reader.wake();
-        }
     }
 
     pub(super) fn poll_recv(
