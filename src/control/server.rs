@@ -198,10 +198,12 @@ impl Session {
             Request::Tree => to_value(&handle.tree().await.map_err(text)?)?,
             Request::Drain { reason, wait } => {
                 log(&format!("drain: {reason}"));
-                handle.drain(reason).await.map_err(text)?;
+                let begun = handle.drain(reason).await.map_err(text);
+                // Who waits for the end hears of it, also when it came before the order.
                 if wait {
                     drained(&handle.wait().await)?
                 } else {
+                    begun?;
                     Value::Null
                 }
             }

@@ -265,6 +265,9 @@ fn drain_says_draining_and_status_answers_until_the_end() {
         home.status()["snapshot"]["phase"] == "draining"
     });
     let waiting: Vec<_> = (0..5).map(|_| home.start(&["drain", "--wait"])).collect();
+    eventually("all are waited for", || {
+        running.count("an order over the socket") == 6
+    });
     home.write("go", "");
     for waits in waiting {
         let done = waits.end();

@@ -46,6 +46,8 @@ enum Written {
     Gone,
     /// Nobody knows.
     Unknown,
+    /// Nobody knows, and it may still be written: behind one that is sent after it.
+    Late,
 }
 
 #[derive(Debug)]
@@ -236,8 +238,13 @@ impl Shared {
                 let written = self.write(give_back(&owed.acker, back)).await;
                 (owed, written)
             });
+            let mut late = false;
             for (owed, written) in join_all(frames).await {
+                late |= written == Written::Late;
                 answer(owed, written);
+            }
+            if late {
+                return self.end_late();
             }
         }
         let acks = self.lock().coalescer.take_acks();
@@ -255,19 +262,33 @@ impl Shared {
             };
             (owners, written)
         });
+        let mut late = false;
         for (owners, written) in join_all(frames).await {
+            late |= written == Written::Late;
             for owed in owners {
                 answer(owed, written);
             }
         }
         self.lock().acked_at = Some(Instant::now());
+        if late {
+            self.end_late();
+        }
+    }
+
+    /// A frame that may still leave ends its channel: an ack for many that overtook it would settle
+    /// its delivery first, and in another way.
+    fn end_late(&self) {
+        let limit = self.answer_timeout;
+        let text = format!("a settlement could not be written within {limit:?}");
+        self.end(SourceError::ChannelLost(text));
     }
 
     async fn write(&self, frame: impl Future<Output = lapin::Result<bool>>) -> Written {
         match tokio::time::timeout(self.answer_timeout, frame).await {
             Ok(Ok(true)) => Written::Sent,
             Ok(Ok(false)) => Written::Gone,
-            Ok(Err(_)) | Err(_) => Written::Unknown,
+            Ok(Err(_)) => Written::Unknown,
+            Err(_) => Written::Late,
         }
     }
 
@@ -311,7 +332,7 @@ fn answer(owed: Owed, written: Written) {
     match written {
         Written::Sent => owed.reply.sent(),
         Written::Gone => owed.reply.gone(),
-        Written::Unknown => owed.reply.unknown(),
+        Written::Unknown | Written::Late => owed.reply.unknown(),
     }
 }
 
