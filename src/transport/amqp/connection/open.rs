@@ -3,17 +3,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_rs::traits::Reactor;
 use async_rs::{Runtime, TokioRuntime};
-use lapin::tcp::{AMQPUriTcpExt, OwnedIdentity, OwnedTLSConfig};
+use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::uri::{
     AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo, SASLMechanism,
 };
-use lapin::{Connection, ConnectionProperties};
+use lapin::{AsyncTcpStream, Connection, ConnectionProperties};
 
 use super::super::classify::classify;
 use super::super::error::{AmqpError, TlsTrouble, clean};
 use super::super::options::{AmqpOptions, TlsOptions};
 use super::super::uri::AmqpUri;
+use super::grip::{Grip, Holder};
 
 /// What is needed to open connections.
 #[derive(Debug, Clone)]
@@ -47,6 +49,9 @@ pub(crate) enum Step {
 }
 
 /// Connects to one address. Says when a step has been passed; each has `connect-timeout`.
+///
+/// # Cancel safety
+/// Safe: nothing is left of a connection that did not open.
 pub(crate) async fn connect(
     opener: &Opener,
     uri: &AmqpUri,
@@ -71,22 +76,24 @@ pub(crate) async fn connect(
         OwnedTLSConfig::default()
     };
     let handshake = begins.clone();
+    let grip = Grip::default();
+    let holder = grip.holder();
     let connecting = Connection::connector(
         lapin_uri(uri, &opener.options),
         opener.runtime.clone(),
         async move |uri, runtime| {
-            let stream = tcp(&uri, &tls, &runtime, limit).await?;
+            let stream = tcp(&uri, &tls, &runtime, limit, &holder).await?;
             handshake(Step::Handshake);
             Ok(stream)
         },
         properties(opener),
     );
     // The steps before the handshake have a deadline of their own inside.
-    match tokio::time::timeout(limit * 2, connecting).await {
-        Err(_) => Err(timeout("the handshake", limit)),
-        Ok(Err(error)) => Err(classify(&error)),
-        Ok(Ok(connection)) => Ok(connection),
-    }
+    let Ok(connected) = tokio::time::timeout(limit * 2, connecting).await else {
+        return Err(timeout("the handshake", limit));
+    };
+    grip.let_go();
+    connected.map_err(|error| classify(&error))
 }
 
 fn timeout(what: &'static str, after: Duration) -> AmqpError {
@@ -97,14 +104,26 @@ fn unreachable(text: String) -> AmqpError {
     AmqpError::Unreachable { text }
 }
 
+type Stream = <async_rs::Tokio as Reactor>::TcpStream;
+
 async fn tcp(
     uri: &AMQPUri,
     tls: &OwnedTLSConfig,
     runtime: &TokioRuntime,
     limit: Duration,
-) -> lapin::Result<lapin::AsyncTcpStream<<async_rs::Tokio as async_rs::traits::Reactor>::TcpStream>>
-{
-    let connect = uri.connect_with_config_async(tls.as_ref(), runtime);
+    holder: &Holder,
+) -> lapin::Result<AsyncTcpStream<Stream>> {
+    let host = &uri.authority.host;
+    let connect = async {
+        let addresses = runtime.to_socket_addrs((host.clone(), uri.authority.port));
+        let stream = runtime.tcp_connect(addresses).await?;
+        holder.hold(stream.get_ref())?;
+        let stream = AsyncTcpStream::Plain(stream);
+        match uri.scheme {
+            AMQPScheme::AMQP => Ok(stream),
+            AMQPScheme::AMQPS => stream.into_tls(host, tls.as_ref()).await,
+        }
+    };
     match tokio::time::timeout(limit, connect).await {
         Ok(stream) => stream.map_err(lapin::Error::from),
         Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
