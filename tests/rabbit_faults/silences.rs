@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use acquit::transport::amqp::topology::{Task, perform};
 use acquit::transport::amqp::{AmqpConsumer, AmqpTransport};
 use acquit_actors::{ConsumerSpec, Engine, Handle};
 use amq_protocol::frame::AMQPFrame;
@@ -217,6 +218,19 @@ async fn handshakes_that_were_given_up_leave_neither_a_socket_nor_a_thread() {
         (client_threads() < before + TRIES).then_some(())
     })
     .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_a_broker_that_is_mute_is_given_up_and_leaves_nothing() {
+    let server = FakeServer::start().await;
+    let consumer = AmqpConsumer::new("words", "words");
+    let mut options = options(server.address().port(), "/", consumer);
+    options.connect_timeout = ANSWER;
+    let looking = tokio::spawn(async move { perform(&options, Task::Check).await });
+    let mut peer = server.accept_raw().await;
+    while peer.next_frame().await.is_some() {}
+    let error = looking.await.expect("no panic").expect_err("a mute broker");
+    assert!(error.to_string().contains("500ms"), "{error}");
 }
 
 /// A broker closes the connection after it has refused a login; one that does not keeps nothing of ours.
