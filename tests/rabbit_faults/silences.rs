@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use acquit::transport::amqp::topology::Argument;
+use acquit::transport::amqp::topology::{Argument, Task, perform};
 use acquit::transport::amqp::{AmqpConsumer, AmqpTransport};
 use acquit_actors::{ConsumerSpec, Engine, Handle};
 use amq_protocol::frame::AMQPFrame;
@@ -13,7 +13,7 @@ use amq_protocol::protocol::basic::AMQPProperties;
 use amq_protocol::protocol::{AMQPClass, basic, channel, connection};
 use amq_protocol::types::AMQPValue;
 
-use crate::broker_kit::{FakeServer, Peer, delivery, eventually};
+use crate::broker_kit::{FakeServer, Handshake, Peer, delivery, eventually};
 use crate::place::{Runs, counts, drained};
 use crate::site::options;
 
@@ -223,6 +223,83 @@ async fn a_handshake_that_stops_halfway_is_given_up_and_tried_again() {
         while peer.next_frame().await.is_some() {}
     }
     ends_in_time(handle).await;
+}
+
+/// The client's own work on a connection, a thread each, would wait for ever for a peer that says nothing.
+#[tokio::test(flavor = "multi_thread")]
+async fn handshakes_that_were_given_up_leave_neither_a_socket_nor_a_thread() {
+    const TRIES: usize = 20;
+    let server = FakeServer::start().await;
+    let mut options = options(
+        server.address().port(),
+        "/",
+        AmqpConsumer::new("words", "words"),
+    );
+    options.connect_timeout = Duration::from_millis(100);
+    options.uris = vec![options.uris[0].clone(); TRIES];
+    let before = client_threads();
+    let transport = AmqpTransport::open(options).expect("a thread");
+    let handle = Engine::new(Arc::new(transport)).start().expect("an engine");
+    // Two connections try at the same time.
+    let mut mute = Vec::new();
+    while mute.len() < 2 * TRIES {
+        mute.push(server.accept_raw().await);
+    }
+    for mut peer in mute {
+        // The client's first words, and its end.
+        while peer.next_frame().await.is_some() {}
+    }
+    ends_in_time(handle).await;
+    // Other tests may have connections of their own.
+    eventually("the threads end", async || {
+        (client_threads() < before + TRIES).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_look_at_a_broker_that_is_mute_is_given_up_and_leaves_nothing() {
+    let server = FakeServer::start().await;
+    let consumer = AmqpConsumer::new("words", "words");
+    let mut options = options(server.address().port(), "/", consumer);
+    options.connect_timeout = ANSWER;
+    let looking = tokio::spawn(async move { perform(&options, Task::Check).await });
+    let mut peer = server.accept_raw().await;
+    while peer.next_frame().await.is_some() {}
+    let error = looking.await.expect("no panic").expect_err("a mute broker");
+    assert!(error.to_string().contains("500ms"), "{error}");
+}
+
+/// A broker closes the connection after it has refused a login; one that does not keeps nothing of ours.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_handshake_that_is_refused_is_ended_by_the_client_too() {
+    let refusal = |code, text: &str| Some((code, text.to_owned()));
+    let (login, vhost) = (
+        refusal(403, "ACCESS_REFUSED - Login was refused"),
+        refusal(530, "NOT_ALLOWED - vhost nowhere not found"),
+    );
+    for (refuse_credentials, refuse_open) in [(login, None), (None, vhost)] {
+        let server = FakeServer::start().await;
+        let handle = engine(&server, &Runs::default());
+        let handshake = Handshake {
+            refuse_credentials,
+            refuse_open,
+            ..Handshake::default()
+        };
+        let mut peer = server.accept_with(handshake).await;
+        while peer.next_frame().await.is_some() {}
+        ends_in_time(handle).await;
+    }
+}
+
+/// Counts the threads of the client library in this process.
+fn client_threads() -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").expect("the threads of this process");
+    tasks
+        .flatten()
+        .filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok())
+        .filter(|name| name.starts_with("lapin-io-loop"))
+        .count()
 }
 
 /// Plays a broker whose every subscription is spoilt by `spoil`; counts the subscriptions.

@@ -2,6 +2,7 @@
 //! every connection that has published, and then it reads no acks there either.
 
 mod core;
+mod grip;
 mod keeper;
 mod open;
 

@@ -1,21 +1,21 @@
 //! Opens one connection to one address, with a deadline for each step.
 
-use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_rs::traits::Reactor;
 use async_rs::{Runtime, TokioRuntime};
-use lapin::tcp::{AsyncTcpStream, OwnedIdentity, OwnedTLSConfig};
+use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
 use lapin::uri::{
     AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo, SASLMechanism,
 };
-use lapin::{Connection, ConnectionProperties};
+use lapin::{AsyncTcpStream, Connection, ConnectionProperties};
 
 use super::super::classify::classify;
 use super::super::error::{AmqpError, TlsTrouble, clean};
 use super::super::options::{AmqpOptions, TlsOptions};
 use super::super::uri::AmqpUri;
+use super::grip::{Grip, Holder};
 
 /// What is needed to open connections.
 #[derive(Debug, Clone)]
@@ -49,6 +49,9 @@ pub(crate) enum Step {
 }
 
 /// Connects to one address. Says when a step has been passed; each has `connect-timeout`.
+///
+/// # Cancel safety
+/// Safe: nothing is left of a connection that did not open.
 pub(crate) async fn connect(
     opener: &Opener,
     uri: &AmqpUri,
@@ -73,59 +76,24 @@ pub(crate) async fn connect(
         OwnedTLSConfig::default()
     };
     let handshake = begins.clone();
-    let socket = Socket::default();
-    let handed_over = socket.clone();
-    let abandoned = Abandoned(socket);
+    let grip = Grip::default();
+    let holder = grip.holder();
     let connecting = Connection::connector(
         lapin_uri(uri, &opener.options),
         opener.runtime.clone(),
         async move |uri, runtime| {
-            let stream = tcp(&uri, &tls, &runtime, limit, &handed_over).await?;
+            let stream = tcp(&uri, &tls, &runtime, limit, &holder).await?;
             handshake(Step::Handshake);
             Ok(stream)
         },
         properties(opener),
     );
     // The steps before the handshake have a deadline of their own inside.
-    let connected = match tokio::time::timeout(limit * 2, connecting).await {
-        Err(_) => Err(timeout("the handshake", limit)),
-        Ok(Err(error)) => Err(classify(&error)),
-        Ok(Ok(connection)) => Ok(connection),
+    let Ok(connected) = tokio::time::timeout(limit * 2, connecting).await else {
+        return Err(timeout("the handshake", limit));
     };
-    if connected.is_ok() {
-        abandoned.0.let_go(false);
-    }
-    connected
-}
-
-/// A second handle of the socket that the client was given: a handshake that is given up leaves the
-/// client reading from it for ever, with a thread, until the socket ends.
-#[derive(Debug, Clone, Default)]
-struct Socket(Arc<Mutex<Option<TcpStream>>>);
-
-impl Socket {
-    fn keep(&self, socket: impl AsFd) -> std::io::Result<()> {
-        let handle = socket.as_fd().try_clone_to_owned()?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(handle.into());
-        Ok(())
-    }
-
-    fn let_go(&self, end_it: bool) {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        if let Some(socket) = kept.filter(|_| end_it) {
-            // One that is over already is what we want.
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-    }
-}
-
-/// Ends the socket unless it was let go before; also when nobody waits for the connection any more.
-struct Abandoned(Socket);
-
-impl Drop for Abandoned {
-    fn drop(&mut self) {
-        self.0.let_go(true);
-    }
+    grip.let_go();
+    connected.map_err(|error| classify(&error))
 }
 
 fn timeout(what: &'static str, after: Duration) -> AmqpError {
@@ -136,27 +104,28 @@ fn unreachable(text: String) -> AmqpError {
     AmqpError::Unreachable { text }
 }
 
+type Stream = <async_rs::Tokio as Reactor>::TcpStream;
+
 async fn tcp(
     uri: &AMQPUri,
     tls: &OwnedTLSConfig,
     runtime: &TokioRuntime,
     limit: Duration,
-    kept: &Socket,
-) -> lapin::Result<AsyncTcpStream<<async_rs::Tokio as async_rs::traits::Reactor>::TcpStream>> {
+    holder: &Holder,
+) -> lapin::Result<AsyncTcpStream<Stream>> {
+    let host = &uri.authority.host;
     let connect = async {
-        let host = &uri.authority.host;
-        let address = runtime.to_socket_addrs((host.clone(), uri.authority.port));
-        let stream = AsyncTcpStream::connect(runtime, address).await?;
-        if let AsyncTcpStream::Plain(plain) = &stream {
-            kept.keep(plain.get_ref())?;
-        }
+        let addresses = runtime.to_socket_addrs((host.clone(), uri.authority.port));
+        let stream = runtime.tcp_connect(addresses).await?;
+        holder.hold(stream.get_ref())?;
+        let stream = AsyncTcpStream::Plain(stream);
         match uri.scheme {
             AMQPScheme::AMQP => Ok(stream),
             AMQPScheme::AMQPS => stream.into_tls(host, tls.as_ref()).await,
         }
     };
     match tokio::time::timeout(limit, connect).await {
-        Ok(stream) => stream.map_err(|error: std::io::Error| lapin::Error::from(error)),
+        Ok(stream) => stream.map_err(lapin::Error::from),
         Err(_) => Err(std::io::Error::from(std::io::ErrorKind::TimedOut).into()),
     }
 }

@@ -2,20 +2,16 @@
 //! transport uses [`Topology`] on a connection of its own instead.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::sync::Arc;
 
 use acquit_actors::model::ConsumerName;
-use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
-use lapin::uri::{
-    AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo, SASLMechanism,
-};
-use lapin::{Connection, ConnectionProperties};
+use lapin::Connection;
 
-use super::super::classify::classify;
-use super::super::error::{AmqpError, TlsTrouble, clean};
+use super::super::connection::{self, Opener};
+use super::super::error::AmqpError;
 use super::super::facts::{BrokerFacts, Known};
 use super::super::greeting::broker_version;
-use super::super::options::{AmqpOptions, TlsOptions};
+use super::super::options::AmqpOptions;
 use super::super::uri::AmqpUri;
 use super::apply::{Topology, TopologyError, bounded};
 use super::diff::Change;
@@ -146,8 +142,10 @@ async fn on(
 
 async fn connect(options: &AmqpOptions) -> Result<(Connection, &AmqpUri), AmqpError> {
     let mut failure = None;
+    let runtime = tokio::runtime::Handle::current();
+    let opener = Opener::new(Arc::new(options.clone()), "topology", &runtime);
     for uri in &options.uris {
-        match connect_to(uri, options).await {
+        match connection::connect(&opener, uri, |_| {}).await {
             Ok(connection) => return Ok((connection, uri)),
             Err(error) => {
                 let unreachable = matches!(
@@ -164,71 +162,4 @@ async fn connect(options: &AmqpOptions) -> Result<(Connection, &AmqpUri), AmqpEr
     Err(failure.unwrap_or(AmqpError::Unreachable {
         text: "`broker.url` names no address".to_owned(),
     }))
-}
-
-async fn connect_to(uri: &AmqpUri, options: &AmqpOptions) -> Result<Connection, AmqpError> {
-    let tls = tls(&options.tls)?;
-    let name = format!("{}: topology", options.connection_name);
-    let properties = ConnectionProperties::default().with_connection_name(name.into());
-    let runtime = async_rs::Runtime::tokio_current();
-    let connect =
-        Connection::connect_uri_with_config(address(uri, options), properties, tls, runtime);
-    match tokio::time::timeout(options.connect_timeout, connect).await {
-        Ok(connected) => connected.map_err(|error| classify(&error)),
-        Err(_) => Err(AmqpError::Timeout {
-            what: "connecting to the broker",
-            after: options.connect_timeout,
-        }),
-    }
-}
-
-fn address(uri: &AmqpUri, options: &AmqpOptions) -> AMQPUri {
-    let heartbeat = u16::try_from(options.heartbeat.as_secs()).unwrap_or(u16::MAX);
-    AMQPUri {
-        scheme: if uri.tls {
-            AMQPScheme::AMQPS
-        } else {
-            AMQPScheme::AMQP
-        },
-        authority: AMQPAuthority {
-            userinfo: AMQPUserInfo {
-                username: uri.user.clone(),
-                password: uri.password.reveal().to_owned(),
-            },
-            host: uri.host.clone(),
-            port: uri.port,
-        },
-        vhost: uri.vhost.clone(),
-        query: AMQPQueryString {
-            heartbeat: Some(uri.heartbeat.unwrap_or(heartbeat)),
-            connection_timeout: Some(milliseconds(options.connect_timeout)),
-            auth_mechanism: options.tls.external.then_some(SASLMechanism::External),
-            ..AMQPQueryString::default()
-        },
-    }
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn tls(options: &TlsOptions) -> Result<OwnedTLSConfig, AmqpError> {
-    let read = |file: &std::path::Path| {
-        std::fs::read(file).map_err(|error| {
-            let text = format!("cannot read {}: {error}", file.display());
-            AmqpError::Tls(TlsTrouble::Other(clean(&text)))
-        })
-    };
-    let cert_chain = options.ca_file.as_deref().map(read).transpose()?;
-    let identity = match (&options.cert_file, &options.key_file) {
-        (Some(cert), Some(key)) => Some(OwnedIdentity::PKCS8 {
-            pem: read(cert)?,
-            key: read(key)?,
-        }),
-        _ => None,
-    };
-    Ok(OwnedTLSConfig {
-        identity,
-        cert_chain: cert_chain.map(|pem| String::from_utf8_lossy(&pem).into_owned()),
-    })
 }
