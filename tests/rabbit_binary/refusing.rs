@@ -59,3 +59,39 @@ async fn a_queue_of_another_type_is_left_as_it_is() {
     let queue = place.vhost.queue(place.vhost.name(), "work").await;
     assert_eq!(queue.expect("still there").queue_type, "quorum");
 }
+
+/// Field report A4: the same password encoded in the URL, from a file, and raw in the URL.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_password_of_special_characters_works_encoded_or_from_a_file_and_is_refused_raw() {
+    const PASSWORD: &str = "a#$@:/?%& \u{fc}";
+    const ENCODED: &str = "a%23%24%40%3A%2F%3F%25%26%20%C3%BC";
+    let vhost = SharedBroker::vhost().await;
+    let (user, port) = (format!("odd-{}", vhost.name()), vhost.port());
+    vhost.add_user(&user, PASSWORD).await;
+    let all = [".*"; 3];
+    vhost.set_permissions(&user, vhost.name(), all).await;
+    let home = |url: &str, more: &str| {
+        let home = Home::new(&format!(
+            "[worker]\nstate-dir = \"data\"\n[broker]\nurl = \"{url}\"\ndeclare = true\n{more}\n\
+             [[consumer]]\nname = \"work\"\nqueue = \"work\"\ndead-letter-queue = \"dead\"\n\
+             handler = \"discard\"\n"
+        ));
+        home.write("password", PASSWORD);
+        home
+    };
+    let place = format!("127.0.0.1:{port}/{}", vhost.name());
+    let encoded = format!("amqp://{user}:{ENCODED}@{place}");
+    let keys = format!("user = \"{user}\"\npassword-file = \"password\"");
+    for home in [home(&encoded, ""), home(&format!("amqp://{place}"), &keys)] {
+        let done = home.acquit(&["check", "--connect"]);
+        assert_eq!(done.code, Some(0), "{}{}", done.out, done.err);
+        let done = home.acquit(&["run", "--until-idle"]);
+        assert_eq!(done.code, Some(0), "{}", done.err);
+    }
+    let raw = home(&format!("amqp://{user}:{PASSWORD}@{place}"), "");
+    let done = raw.acquit(&["check"]);
+    assert_eq!(done.code, Some(2), "{}", done.err);
+    assert!(done.err.contains("password-file"), "{}", done.err);
+    assert!(!done.err.contains("a#$"), "{}", done.err);
+    vhost.delete_user(&user).await;
+}

@@ -142,3 +142,37 @@ async fn a_signal_during_a_reconnect_with_nothing_in_hand_is_clean() {
     running.line("not connected");
     assert_eq!(terminated(running), Some(0));
 }
+
+/// Field report C44: a process that is stopped longer than its peer waits comes back to a connection that is gone.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_that_was_frozen_comes_back_within_seconds() {
+    let place = Place::new(
+        "permits = 2\ndead-letter-queue = \"dead\"\nhandler = { command = [\"/bin/sh\", \"-c\", \"echo >> runs\"] }",
+        "",
+    )
+    .await;
+    let home = place.home.variable("ACQUIT_BROKER__HEARTBEAT", "1s");
+    let place = Place { home, ..place };
+    let running = place.home.run(&[]);
+    place.home.publish("work", &["m0"]);
+    crate::kit::eventually("it is done", || place.home.lines("runs").len() == 1);
+    running.signal(Signal::STOP);
+    // The broker gives it up by itself.
+    let vhost = place.vhost.name();
+    crate::broker_kit::eventually("nobody consumes", async || {
+        let queue = place.vhost.queue(vhost, "work").await?;
+        (queue.consumers == Some(0)).then_some(())
+    })
+    .await;
+    let began = Instant::now();
+    running.signal(Signal::CONT);
+    place.vhost.await_counts(vhost, "work", [0, 0, 1]).await;
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+    place.home.publish("work", &["m1"]);
+    crate::kit::eventually("it goes on", || place.home.lines("runs").len() == 2);
+    assert_eq!(terminated(running), Some(0));
+}

@@ -18,6 +18,7 @@ mod messages;
 mod network;
 mod own_node;
 mod policies;
+mod reports;
 mod restarts;
 mod rights;
 mod silences;
