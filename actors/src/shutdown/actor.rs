@@ -25,11 +25,8 @@ use super::report::{DrainReport, STRAGGLERS_NAMED_MAX, Straggler};
 /// The forced phase before closing takes at most so long: 5 s with it.
 const FORCE_TIMEOUT: Duration = Duration::from_millis(3500);
 
-/// Closing the sources takes at most so long, a second of lingering among it.
-const SOURCES_CLOSE_TIMEOUT: Duration = Duration::from_millis(1300);
-
-/// Closing the transport after them takes at most so long, also when the sources took all of theirs.
-const TRANSPORT_CLOSE_TIMEOUT: Duration = Duration::from_millis(200);
+/// Closing sources and the transport takes at most so long.
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// A drain was asked for.
 #[derive(Debug, Message)]
@@ -221,10 +218,9 @@ impl CoordinatorActor {
                 for partition in &partitions {
                     wait_closed(partition).await;
                 }
+                let _ = world.transport.close().await;
             };
-            let _ = tokio::time::timeout(SOURCES_CLOSE_TIMEOUT, closed).await;
-            let closed = world.transport.close();
-            let _ = tokio::time::timeout(TRANSPORT_CLOSE_TIMEOUT, closed).await;
+            let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
             world.phase.set(Phase::Stopped);
             world.observe(|observer| observer.phase_changed(Phase::Stopped));
             world.finished.borrow_mut().get_or_insert(report);

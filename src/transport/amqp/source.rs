@@ -25,13 +25,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The most that AMQP can be asked to push ahead.
 const PREFETCH_MAX: u32 = u16::MAX as u32;
 
-/// At the end of a source each step has so long: a broker that answers at all does so within it, and
-/// a process has about a second for all of its sources.
-const CLOSING_STEP_MAX: Duration = Duration::from_millis(300);
-
-/// The longest pause after the last ack.
-const LINGER_MAX: Duration = Duration::from_secs(1);
-
 /// A stream of RabbitMQ tells the offset of each message.
 const STREAM_OFFSET: &str = "x-stream-offset";
 
@@ -205,10 +198,9 @@ impl Reader {
                 }
                 Some(Order::Close(reply)) => {
                     if self.consumer.is_some() {
-                        let cancel = self.cancel(&mut batch);
-                        let _ = tokio::time::timeout(CLOSING_STEP_MAX, cancel).await;
+                        let _ = self.cancel(&mut batch).await;
                     }
-                    self.shared.flushed(CLOSING_STEP_MAX).await;
+                    self.shared.flushed().await;
                     self.linger().await;
                     self.shared.end(SourceError::Ended);
                     self.leave().await;
@@ -341,7 +333,7 @@ impl Reader {
     /// A quorum queue can ignore acks that race the channel's close, and AMQP does not tell when
     /// they are applied: after an ack there is a pause.
     async fn linger(&self) {
-        let linger = self.subscription.linger.min(LINGER_MAX);
+        let linger = self.subscription.linger;
         if let Some(since) = self.shared.since_last_ack()
             && let Some(rest) = linger.checked_sub(since)
         {

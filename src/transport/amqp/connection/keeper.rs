@@ -14,7 +14,7 @@ use super::core::{Action, Event, Life, State, wait_for};
 use super::open::{Opener, Step, connect};
 
 /// How long an orderly close of a connection may take.
-const CLOSE_MAX: Duration = Duration::from_secs(1);
+const CLOSE_MAX: Duration = Duration::from_secs(2);
 
 /// What others see of a connection.
 #[derive(Debug, Clone)]
