@@ -22,3 +22,4 @@ mod rights;
 mod silences;
 mod site;
 mod slow;
+mod tls;
