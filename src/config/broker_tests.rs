@@ -186,6 +186,16 @@ fn who_we_are_is_said_once_and_whole() {
         &with_dead(&format!("{url}\npassword-file = \"p\"")),
         &[&format!("c.toml:3:1: error: broker.password-file: {twice}")],
     );
+    for url in ["amqp://u@h", "amqp://u:@h"] {
+        check(
+            &with_dead(&format!("url = \"{url}\"")),
+            &[
+                "c.toml:2:1: warning: broker.url: names a user without a password, and RabbitMQ's \
+                 own users need one; write \"amqp://user:password@host\", or leave the user out of \
+                 it and set user and password-file",
+            ],
+        );
+    }
     let url = "url = \"amqp://h\"";
     check(
         &with_dead(&format!("{url}\nuser = \"u\"")),

@@ -39,7 +39,7 @@ pub(crate) use codec::{Frames, Piece, encode};
 pub(crate) use control::{Control, EvalError};
 pub(crate) use fake_server::{FakeServer, Handshake, Peer, delivery, raw_frame};
 pub(crate) use ledger::{Differences, HandlerLedger, Published, PublisherLedger, Runs, check};
-pub(crate) use node::{Node, NodeOptions};
+pub(crate) use node::{Node, NodeOptions, TlsFiles};
 pub(crate) use proxy::{Cut, Flow, Proxy, Tap, Way};
 pub(crate) use settlements::{Delivered, Violation, check_settlements};
 pub(crate) use shared::{SharedBroker, VARIABLE, Vhost};

@@ -31,8 +31,19 @@ pub(crate) struct NodeOptions {
     pub(crate) management: bool,
     /// How long a delivery may stay unacknowledged; the node looks once a second.
     pub(crate) consumer_timeout: Option<Duration>,
+    /// TLS on a port of its own beside the other, and login by a client's certificate: its common name is the user.
+    pub(crate) tls: Option<TlsFiles>,
     /// More lines for `rabbitmq.conf`.
     pub(crate) conf: String,
+}
+
+/// The files of a node's TLS, PEM, which refuses clients without a certificate. Others put in their place count after [`Node::forget_tls_files`].
+#[derive(Clone, Debug)]
+pub(crate) struct TlsFiles {
+    /// Who may sign the clients' certificates.
+    pub(crate) ca: PathBuf,
+    pub(crate) cert: PathBuf,
+    pub(crate) key: PathBuf,
 }
 
 /// A private node. Dropping it kills it and removes its folder.
@@ -43,6 +54,7 @@ pub(crate) struct Node {
     amqp: PortLease,
     distribution: PortLease,
     management: Option<PortLease>,
+    tls: Option<PortLease>,
     control_token: String,
     process: Mutex<Option<Child>>,
     ground: Arc<Ground>,
@@ -83,6 +95,7 @@ impl Node {
             amqp: PortLease::take(),
             distribution: PortLease::take(),
             management: options.management.then(PortLease::take),
+            tls: options.tls.is_some().then(PortLease::take),
             control_token: secret(),
             process: Mutex::new(None),
             ground,
@@ -110,6 +123,10 @@ impl Node {
             conf += "management.tcp.ip = 127.0.0.1\n";
             conf += &format!("management.tcp.port = {}\n", lease.port);
             plugins.push("rabbitmq_management".to_owned());
+        }
+        if let (Some(lease), Some(files)) = (&self.tls, &options.tls) {
+            conf += &tls_conf(lease.port, files);
+            plugins.push("rabbitmq_auth_mechanism_ssl".to_owned());
         }
         if let Some(timeout) = options.consumer_timeout {
             conf += &format!("consumer_timeout = {}\n", timeout.as_millis());
@@ -296,6 +313,16 @@ impl Node {
         self.amqp.port
     }
 
+    /// The port of its listener with TLS.
+    pub(crate) fn tls_port(&self) -> u16 {
+        self.tls.as_ref().expect("a node with TLS").port
+    }
+
+    /// Lets it read the files of its TLS again; it would within two minutes.
+    pub(crate) async fn forget_tls_files(&self) {
+        self.admin.eval("ssl:clear_pem_cache()").await;
+    }
+
     /// Where it listens.
     pub(crate) fn address(&self) -> std::net::SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port()).into()
@@ -327,6 +354,18 @@ impl Node {
         let name = self.name.split('@').next().expect("a first part");
         self.ground.folder.path().join(name)
     }
+}
+
+fn tls_conf(port: u16, files: &TlsFiles) -> String {
+    format!(
+        "listeners.ssl.1 = 127.0.0.1:{port}\nssl_options.cacertfile = {}\nssl_options.certfile = {}\n\
+         ssl_options.keyfile = {}\nssl_options.verify = verify_peer\n\
+         ssl_options.fail_if_no_peer_cert = true\nssl_cert_login_from = common_name\n\
+         auth_mechanisms.1 = PLAIN\nauth_mechanisms.2 = EXTERNAL\n",
+        files.ca.display(),
+        files.cert.display(),
+        files.key.display(),
+    )
 }
 
 impl Deref for Node {

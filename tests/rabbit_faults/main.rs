@@ -24,3 +24,4 @@ mod rights;
 mod silences;
 mod site;
 mod slow;
+mod tls;

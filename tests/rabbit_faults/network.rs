@@ -142,7 +142,7 @@ async fn a_drain_over_a_dead_connection_ends_within_its_bounds() {
     runs.open_gate();
     let report = drained(handle).await;
     let took = start.elapsed();
-    assert!(took < Duration::from_secs(3 + 2 + 4), "{took:?} {report}");
+    assert!(took < Duration::from_secs(3 + 5), "{took:?} {report}");
     // The broker has them again, and another process runs them: what was not told was not done.
     pass(&proxy);
     vhost.close_connections(vhost.name(), "the test").await;
@@ -166,5 +166,5 @@ async fn a_drain_while_nothing_answers_at_all_ends_within_its_bounds() {
     eventually("it tries", async || (proxy.accepted() > 0).then_some(())).await;
     let start = Instant::now();
     let report = drained(handle).await;
-    assert!(start.elapsed() < Duration::from_secs(3), "{report}");
+    assert!(start.elapsed() < Duration::from_secs(1), "{report}");
 }

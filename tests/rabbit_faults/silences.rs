@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use acquit::transport::amqp::topology::{Argument, Task, perform};
-use acquit::transport::amqp::{AmqpConsumer, AmqpTransport};
+use acquit::transport::amqp::{AmqpConsumer, AmqpOptions, AmqpTransport};
 use acquit_actors::{ConsumerSpec, Engine, Handle};
 use amq_protocol::frame::AMQPFrame;
 use amq_protocol::protocol::basic::AMQPProperties;
@@ -14,17 +14,23 @@ use amq_protocol::protocol::{AMQPClass, basic, channel, connection};
 use amq_protocol::types::AMQPValue;
 
 use crate::broker_kit::{FakeServer, Handshake, Peer, delivery, eventually};
-use crate::place::{Runs, counts, drained};
+use crate::place::{Runs, connected, counts, drained};
 use crate::site::options;
 
 /// How long an answer is waited for in these tests.
 const ANSWER: Duration = Duration::from_millis(500);
 
 fn engine(server: &FakeServer, runs: &Runs) -> Handle {
+    engine_with(server, runs, |options| {
+        options.answer_timeout = ANSWER;
+        options.connect_timeout = ANSWER;
+    })
+}
+
+fn engine_with(server: &FakeServer, runs: &Runs, change: impl FnOnce(&mut AmqpOptions)) -> Handle {
     let consumer = AmqpConsumer::new("words", "words");
     let mut options = options(server.address().port(), "/", consumer);
-    options.answer_timeout = ANSWER;
-    options.connect_timeout = ANSWER;
+    change(&mut options);
     let transport = AmqpTransport::open(options).expect("a thread");
     Engine::new(Arc::new(transport))
         .with_consumer(ConsumerSpec::new("words", "words", runs.handler()))
@@ -207,6 +213,102 @@ async fn a_drain_whose_cancel_or_close_is_never_answered_ends_in_time() {
         ends_in_time(handle).await;
         assert!(silences.load(Ordering::SeqCst) > 0);
     }
+}
+
+fn is_channel_close(method: &AMQPClass) -> bool {
+    matches!(method, AMQPClass::Channel(channel::AMQPMethod::Close(_)))
+}
+
+/// An orderly end, and not what is said when a connection is dropped.
+fn is_done(method: &AMQPClass) -> bool {
+    match method {
+        AMQPClass::Connection(connection::AMQPMethod::Close(close)) => {
+            close.reply_text.as_str() == "done"
+        }
+        _ => false,
+    }
+}
+
+fn is_farewell(method: &AMQPClass) -> bool {
+    is_cancel(method) || is_close(method)
+}
+
+/// Broker that is silent about some things, and counts the orderly ends it hears.
+fn serve_to_the_end(server: Arc<FakeServer>, is_silent: fn(&AMQPClass) -> bool) -> Arc<AtomicU64> {
+    let ends = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&ends);
+    tokio::spawn(async move {
+        loop {
+            let (mut peer, ends) = (server.accept().await, Arc::clone(&counted));
+            tokio::spawn(async move {
+                while let Some(frame) = peer.next_frame().await {
+                    let AMQPFrame::Method(channel, method) = frame else {
+                        continue;
+                    };
+                    ends.fetch_add(is_done(&method).into(), Ordering::SeqCst);
+                    if !is_silent(&method) {
+                        peer.answer(channel, &method).await;
+                    }
+                }
+            });
+        }
+    });
+    ends
+}
+
+/// Each part of the end has its own bound, however long other answers may take.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_drain_closes_its_connections_orderly_whatever_is_not_answered_before() {
+    for is_silent in [is_cancel, is_channel_close, is_farewell] {
+        let server = Arc::new(FakeServer::start().await);
+        let ends = serve_to_the_end(server.clone(), is_silent);
+        let handle = engine_with(&server, &Runs::default(), |_| {});
+        subscribed(&handle).await;
+        connected(&handle).await;
+        let start = Instant::now();
+        let report = drained(handle).await;
+        let took = start.elapsed();
+        assert_eq!(ends.load(Ordering::SeqCst), 2, "{took:?} {report}");
+        assert!(took < Duration::from_millis(2500), "{took:?} {report}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_linger_that_is_set_too_long_is_cut_and_the_channel_closed_orderly() {
+    let server = Arc::new(FakeServer::start().await);
+    let runs = Runs::default();
+    let handle = engine_with(&server, &runs, |options| {
+        options.linger = Duration::from_secs(60);
+    });
+    let (one, two) = (server.accept().await, server.accept().await);
+    let publishing = tokio::spawn(async move {
+        let mut peers = [one, two];
+        let [one, two] = &mut peers;
+        tokio::select! {
+            found = one.serve_until_consumer() => (found, 0, peers),
+            found = two.serve_until_consumer() => (found, 1, peers),
+        }
+    });
+    let ((channel, tag), which, peers) = publishing.await.expect("a consumer");
+    let [one, two] = peers;
+    let (mut peer, mut other) = if which == 0 { (one, two) } else { (two, one) };
+    tokio::spawn(async move { other.serve().await });
+    let properties = AMQPProperties::default();
+    peer.deliver(channel, delivery(&tag, 1), properties, b"ok")
+        .await;
+    peer.serve_until(is_ack).await;
+    let start = Instant::now();
+    let draining = tokio::spawn(drained(handle));
+    let (channel, close) = peer.serve_until(is_channel_close).await;
+    let lingered = start.elapsed();
+    assert!(
+        (Duration::from_millis(900)..Duration::from_millis(1400)).contains(&lingered),
+        "{lingered:?}"
+    );
+    peer.answer(channel, &close).await;
+    peer.serve().await;
+    let report = draining.await.expect("no panic");
+    assert!(report.clean, "{report}");
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -25,8 +25,8 @@ pub use observer::{DeliveryEnded, NoObserver, Observer};
 pub use publisher::{FeedCursor, PublishError, Publisher};
 pub use reply::{PublishReply, PublishSink, SettleReply, SettleResult, SettleSink};
 pub use settler::{LeaseGone, Settler};
-pub use source::{Arrival, Source, SourceError};
-pub use transport::{SourceSpec, Transport, TransportError};
+pub use source::{Arrival, SOURCE_CLOSE, Source, SourceError};
+pub use transport::{SourceSpec, TRANSPORT_CLOSE, Transport, TransportError};
 
 /// A boxed future that can move between threads.
 pub type BoxFuture<'a, T> = futures_util::future::BoxFuture<'a, T>;

@@ -26,6 +26,10 @@ impl fmt::Debug for Arrival {
     }
 }
 
+/// How long [`Source::close`] has at the end of a drain: what takes longer is cut off, and the
+/// transport is closed all the same.
+pub const SOURCE_CLOSE: Duration = Duration::from_millis(1500);
+
 /// One partition's arrivals, for one generation. Dropping it closes it at once: what was handed
 /// out and is not settled belongs to the broker again.
 pub trait Source: Send {
@@ -64,6 +68,7 @@ pub trait Source: Send {
     fn resume(&mut self) -> BoxFuture<'_, Result<(), SourceError>>;
 
     /// Closes it when all that can be settled is settled; settlements under way are flushed first.
+    /// See [`SOURCE_CLOSE`].
     fn close(self: Box<Self>) -> BoxFuture<'static, ()>;
 }
 

@@ -1,10 +1,15 @@
 //! The transport: our adapter for one kind of broker.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::model::{Capabilities, ConsumerName, Generation, PartitionId, QueueName};
 
 use super::{BoxFuture, Managed, Publisher, Source, SourceError};
+
+/// How long [`Transport::close`] has at the end of a drain at the least: what takes longer is cut off.
+/// It has more where the sources close faster than they must.
+pub const TRANSPORT_CLOSE: Duration = Duration::from_millis(300);
 
 /// An adapter for one kind of broker.
 pub trait Transport: Send + Sync + 'static {
@@ -28,7 +33,8 @@ pub trait Transport: Send + Sync + 'static {
         Vec::new()
     }
 
-    /// Closes it: what is under way is flushed, bounded by the transport's own deadline.
+    /// Closes it: what is under way is flushed, bounded by the transport's own deadline; see
+    /// [`TRANSPORT_CLOSE`].
     fn close(&self) -> BoxFuture<'static, Result<(), TransportError>>;
 }
 

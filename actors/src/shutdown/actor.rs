@@ -16,17 +16,20 @@ use tokio::time::Instant;
 use crate::consumer::{ConsumerMessage, PartitionShared};
 use crate::deliveries::{is_straggler, tell_all};
 use crate::model::Phase;
+use crate::ports::{SOURCE_CLOSE, TRANSPORT_CLOSE};
 use crate::supervision::StopActor;
 use crate::world::{World, millis};
 
 use super::core::{Drain, DrainAction, DrainEvent};
 use super::report::{DrainReport, STRAGGLERS_NAMED_MAX, Straggler};
 
-/// The forced phase before closing takes at most so long: 5 s with it.
-const FORCE_TIMEOUT: Duration = Duration::from_millis(3500);
+/// The forced phase before closing takes at most so long: 5 s with it. It is longer than a last
+/// publish after the usual grace of an abort.
+const FORCE_TIMEOUT: Duration = Duration::from_millis(3200);
 
-/// Closing sources and the transport takes at most so long.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(1500);
+/// Closing takes at most so long: the sources, then the transport, which has its own part of it
+/// also where a source hangs.
+const CLOSE_TIMEOUT: Duration = SOURCE_CLOSE.saturating_add(TRANSPORT_CLOSE);
 
 /// A drain was asked for.
 #[derive(Debug, Message)]
@@ -214,13 +217,14 @@ impl CoordinatorActor {
             for partition in &partitions {
                 partition.slot.do_send(ConsumerMessage::Close);
             }
-            let closed = async {
+            let deadline = Instant::now() + CLOSE_TIMEOUT;
+            let sources = async {
                 for partition in &partitions {
                     wait_closed(partition).await;
                 }
-                let _ = world.transport.close().await;
             };
-            let _ = tokio::time::timeout(CLOSE_TIMEOUT, closed).await;
+            let _ = tokio::time::timeout(SOURCE_CLOSE, sources).await;
+            let _ = tokio::time::timeout_at(deadline, world.transport.close()).await;
             world.phase.set(Phase::Stopped);
             world.observe(|observer| observer.phase_changed(Phase::Stopped));
             world.finished.borrow_mut().get_or_insert(report);

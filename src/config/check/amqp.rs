@@ -142,7 +142,14 @@ impl Check<'_> {
         let broker = &self.raw.broker;
         let (user, file) = ("broker.user", "broker.password-file");
         let is_external = broker.external || uri.external == Some(true);
+        let is_without = uri.has_user && uri.password.reveal().is_empty();
         match (&broker.user, &broker.password_file) {
+            (None, None) if is_without && !is_external => {
+                let reason = "names a user without a password, and RabbitMQ's own users need one; \
+                              write \"amqp://user:password@host\", or leave the user out of it and \
+                              set user and password-file";
+                self.warn("broker.url", &[], reason);
+            }
             (None, None) => {}
             (first, _) if uri.has_user => {
                 let key = if first.is_some() { user } else { file };

@@ -292,9 +292,9 @@ impl Shared {
         }
     }
 
-    /// Waits until nothing decided is unsent, at most one answer's time.
-    pub(super) async fn flushed(&self) {
-        let deadline = Instant::now() + self.answer_timeout;
+    /// Waits until nothing decided is unsent, but not for long.
+    pub(super) async fn flushed(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             {
                 let state = self.lock();

@@ -7,18 +7,16 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
-use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use lapin::protocol::{AMQPClass, connection::AMQPMethod, parse_class};
 use lapin::types::AMQPValue;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, StreamOwned};
 
 use super::facts::{BrokerVersion, Known};
-use super::options::AmqpOptions;
+use super::options::{AmqpOptions, TlsOptions};
+use super::tls::client_config;
 use super::uri::AmqpUri;
 
 /// What a client says first.
@@ -36,7 +34,7 @@ pub async fn broker_version(uri: &AmqpUri, options: &AmqpOptions) -> Known<Broke
     let ask = Ask {
         host: uri.host.clone(),
         port: uri.port,
-        tls: uri.tls.then(|| options.tls.ca_file.clone()),
+        tls: uri.tls.then(|| options.tls.clone()),
         timeout,
     };
     let asked = tokio::task::spawn_blocking(move || ask.blocking());
@@ -49,8 +47,7 @@ pub async fn broker_version(uri: &AmqpUri, options: &AmqpOptions) -> Known<Broke
 struct Ask {
     host: String,
     port: u16,
-    /// With TLS: the file of whom to trust, else the system's.
-    tls: Option<Option<PathBuf>>,
+    tls: Option<TlsOptions>,
     timeout: Duration,
 }
 
@@ -66,34 +63,13 @@ impl Ask {
         socket.set_write_timeout(Some(self.timeout)).ok()?;
         match &self.tls {
             None => greet(socket, until),
-            Some(ca_file) => {
+            Some(options) => {
                 let name = ServerName::try_from(self.host.clone()).ok()?;
-                let session = ClientConnection::new(trust(ca_file.as_ref())?, name).ok()?;
+                let session = ClientConnection::new(client_config(options).ok()?, name).ok()?;
                 greet(StreamOwned::new(session, socket), until)
             }
         }
     }
-}
-
-fn trust(ca_file: Option<&PathBuf>) -> Option<Arc<ClientConfig>> {
-    let mut roots = RootCertStore::empty();
-    match ca_file {
-        Some(file) => {
-            for certificate in CertificateDer::pem_file_iter(file).ok()? {
-                roots.add(certificate.ok()?).ok()?;
-            }
-        }
-        None => {
-            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .ok()?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    Some(Arc::new(config))
 }
 
 fn greet(mut stream: impl Read + Write, until: Instant) -> Option<BrokerVersion> {

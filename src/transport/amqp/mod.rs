@@ -26,6 +26,7 @@ mod partitions;
 mod publisher;
 mod reply_text;
 mod source;
+mod tls;
 pub mod topology;
 mod transport;
 mod under_way;
@@ -34,7 +35,7 @@ mod uri;
 pub use bare::{BareAck, BareClient, BareError};
 pub use classify::{classify, reply};
 pub use dead_letters::{DeadLetters, Fate, Found, LOOK_MAX, Replay, Replayed};
-pub use error::AmqpError;
+pub use error::{AmqpError, TlsTrouble};
 pub use facts::{BrokerFacts, BrokerVersion, Known, QueueFacts};
 pub use greeting::broker_version;
 pub use options::{

@@ -129,7 +129,7 @@ pub struct AmqpOptions {
     pub backoff: Backoff,
     /// How many publishes may be unconfirmed at once; 1024.
     pub publish_window: usize,
-    /// How long a source waits after its last ack before it closes; 1 s.
+    /// How long a source waits after its last ack before it closes, at most 1 s; 1 s.
     pub linger: Duration,
     /// TLS, for `amqps`.
     pub tls: TlsOptions,

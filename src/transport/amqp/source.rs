@@ -4,7 +4,7 @@ use std::future::poll_fn;
 use std::sync::Arc;
 use std::time::Duration;
 
-use acquit_actors::ports::{Arrival, BoxFuture, Source, SourceError};
+use acquit_actors::ports::{Arrival, BoxFuture, SOURCE_CLOSE, Source, SourceError};
 use futures_util::{FutureExt, StreamExt};
 use lapin::options::{BasicCancelOptions, BasicConsumeOptions, BasicQosOptions};
 use lapin::types::{FieldTable, ShortString};
@@ -24,6 +24,22 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 /// The most that AMQP can be asked to push ahead.
 const PREFETCH_MAX: u32 = u16::MAX as u32;
+
+/// The parts of a close, each with its own bound: asking for no more, where nobody did before;
+/// writing what is decided; the linger; the channel.
+const CANCEL_MAX: Duration = Duration::from_millis(250);
+const FLUSH_MAX: Duration = Duration::from_millis(250);
+const LINGER_MAX: Duration = Duration::from_secs(1);
+const LEAVE_MAX: Duration = Duration::from_millis(150);
+
+/// A source that has not been cancelled has just been opened: it has acked nothing.
+const _: () = {
+    let close = FLUSH_MAX.as_millis() + LINGER_MAX.as_millis() + LEAVE_MAX.as_millis();
+    assert!(close < SOURCE_CLOSE.as_millis());
+};
+
+/// How long leaving a channel may take that is of no more use.
+const ABANDON_MAX: Duration = Duration::from_secs(2);
 
 /// A stream of RabbitMQ tells the offset of each message.
 const STREAM_OFFSET: &str = "x-stream-offset";
@@ -198,12 +214,13 @@ impl Reader {
                 }
                 Some(Order::Close(reply)) => {
                     if self.consumer.is_some() {
-                        let _ = self.cancel(&mut batch).await;
+                        let cancel = self.cancel(&mut batch);
+                        let _ = tokio::time::timeout(CANCEL_MAX, cancel).await;
                     }
-                    self.shared.flushed().await;
+                    self.shared.flushed(FLUSH_MAX).await;
                     self.linger().await;
                     self.shared.end(SourceError::Ended);
-                    self.leave().await;
+                    self.leave_within(LEAVE_MAX).await;
                     let _ = reply.send(());
                     return;
                 }
@@ -333,7 +350,7 @@ impl Reader {
     /// A quorum queue can ignore acks that race the channel's close, and AMQP does not tell when
     /// they are applied: after an ack there is a pause.
     async fn linger(&self) {
-        let linger = self.subscription.linger;
+        let linger = self.subscription.linger.min(LINGER_MAX);
         if let Some(since) = self.shared.since_last_ack()
             && let Some(rest) = linger.checked_sub(since)
         {
@@ -342,9 +359,13 @@ impl Reader {
     }
 
     async fn leave(&mut self) {
+        let limit = self.subscription.answer_timeout.min(ABANDON_MAX);
+        self.leave_within(limit).await;
+    }
+
+    async fn leave_within(&mut self, limit: Duration) {
         self.consumer = None;
         if self.channel.status().connected() {
-            let limit = self.subscription.answer_timeout.min(Duration::from_secs(2));
             let close = self.channel.close(200, "done".into());
             let _ = tokio::time::timeout(limit, close).await;
         }

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use acquit_actors::ports::TRANSPORT_CLOSE;
 use futures_util::StreamExt;
 use lapin::{Connection, Event as LapinEvent};
 use tokio::sync::{Notify, watch};
@@ -13,8 +14,14 @@ use super::super::error::{AmqpError, clean};
 use super::core::{Action, Event, Life, State, wait_for};
 use super::open::{Opener, Step, connect};
 
-/// How long an orderly close of a connection may take.
-const CLOSE_MAX: Duration = Duration::from_secs(2);
+/// How long an orderly close of a connection may take. A broker that has read it closes the
+/// connection, also where its answer comes too late.
+const CLOSE_MAX: Duration = Duration::from_millis(250);
+
+/// How long it is waited for: not so long that the drain cuts it off.
+const CLOSED_MAX: Duration = CLOSE_MAX.saturating_add(Duration::from_millis(25));
+
+const _: () = assert!(CLOSED_MAX.as_millis() < TRANSPORT_CLOSE.as_millis());
 
 /// What others see of a connection.
 #[derive(Debug, Clone)]
@@ -84,7 +91,7 @@ impl Keeper {
         self.closing.notify_one();
         let mut seen = self.seen.subscribe();
         let closed = seen.wait_for(|seen| seen.state == State::Closed);
-        let _ = tokio::time::timeout(CLOSE_MAX + Duration::from_secs(1), closed).await;
+        let _ = tokio::time::timeout(CLOSED_MAX, closed).await;
     }
 
     /// Connects, watches and connects again until it is asked to close.

@@ -5,15 +5,16 @@ use std::time::Duration;
 
 use async_rs::traits::Reactor;
 use async_rs::{Runtime, TokioRuntime};
-use lapin::tcp::{OwnedIdentity, OwnedTLSConfig};
+use lapin::tcp::RustlsConnector;
 use lapin::uri::{
     AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo, SASLMechanism,
 };
 use lapin::{AsyncTcpStream, Connection, ConnectionProperties};
 
 use super::super::classify::classify;
-use super::super::error::{AmqpError, TlsTrouble, clean};
-use super::super::options::{AmqpOptions, TlsOptions};
+use super::super::error::AmqpError;
+use super::super::options::AmqpOptions;
+use super::super::tls::client_config;
 use super::super::uri::AmqpUri;
 use super::grip::{Grip, Holder};
 
@@ -70,10 +71,9 @@ pub(crate) async fn connect(
         }
     }
     begins(Step::Connecting);
-    let tls = if uri.tls {
-        tls_config(&opener.options.tls)?
-    } else {
-        OwnedTLSConfig::default()
+    let tls = match uri.tls {
+        true => Some(client_config(&opener.options.tls)?.into()),
+        false => None,
     };
     let handshake = begins.clone();
     let grip = Grip::default();
@@ -82,7 +82,7 @@ pub(crate) async fn connect(
         lapin_uri(uri, &opener.options),
         opener.runtime.clone(),
         async move |uri, runtime| {
-            let stream = tcp(&uri, &tls, &runtime, limit, &holder).await?;
+            let stream = tcp(&uri, tls.as_ref(), &runtime, limit, &holder).await?;
             handshake(Step::Handshake);
             Ok(stream)
         },
@@ -108,7 +108,7 @@ type Stream = <async_rs::Tokio as Reactor>::TcpStream;
 
 async fn tcp(
     uri: &AMQPUri,
-    tls: &OwnedTLSConfig,
+    tls: Option<&RustlsConnector>,
     runtime: &TokioRuntime,
     limit: Duration,
     holder: &Holder,
@@ -119,9 +119,9 @@ async fn tcp(
         let stream = runtime.tcp_connect(addresses).await?;
         holder.hold(stream.get_ref())?;
         let stream = AsyncTcpStream::Plain(stream);
-        match uri.scheme {
-            AMQPScheme::AMQP => Ok(stream),
-            AMQPScheme::AMQPS => stream.into_tls(host, tls.as_ref()).await,
+        match tls {
+            None => Ok(stream),
+            Some(tls) => stream.into_rustls(tls, host).await,
         }
     };
     match tokio::time::timeout(limit, connect).await {
@@ -178,32 +178,4 @@ fn properties(opener: &Opener) -> ConnectionProperties {
         .with_connection_name(name.into())
         .with_client_property("product".into(), "acquit".into())
         .with_client_property("version".into(), env!("CARGO_PKG_VERSION").into())
-}
-
-/// Reads the files of a TLS configuration, each time anew: renewed ones count at the next connect.
-fn tls_config(options: &TlsOptions) -> Result<OwnedTLSConfig, AmqpError> {
-    let wrong = |text: String| AmqpError::Tls(TlsTrouble::Other(clean(&text)));
-    let read = |path: &std::path::Path| {
-        std::fs::read(path)
-            .map_err(|error| wrong(format!("cannot read {}: {error}", path.display())))
-    };
-    let cert_chain = match &options.ca_file {
-        None => None,
-        Some(path) => {
-            let text = String::from_utf8(read(path)?);
-            let wrong = |_| wrong(format!("{} is not PEM text", path.display()));
-            Some(text.map_err(wrong)?)
-        }
-    };
-    let identity = match (&options.cert_file, &options.key_file) {
-        (Some(cert), Some(key)) => Some(OwnedIdentity::PKCS8 {
-            pem: read(cert)?,
-            key: read(key)?,
-        }),
-        _ => None,
-    };
-    Ok(OwnedTLSConfig {
-        identity,
-        cert_chain,
-    })
 }
