@@ -466,13 +466,24 @@ async fn publish_lines(
         }
     }
     if let Some((_, error)) = refused.first() {
-        let numbers: Vec<String> = refused.iter().map(|(n, _)| n.to_string()).collect();
+        let numbers: Vec<u64> = refused.iter().map(|(number, _)| *number).collect();
         return Err(DeskError(format!(
             "{confirmed} published; not published: line {}: {error}",
-            numbers.join(", ")
+            ranges(&numbers)
         )));
     }
     Ok(confirmed)
+}
+
+/// Writes ascending numbers down, those that follow each other as a range: `1-3, 7`.
+fn ranges(numbers: &[u64]) -> String {
+    let follows = |before: &u64, after: &u64| before + 1 == *after;
+    let range = |run: &[u64]| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        one => one.first().map_or_else(String::new, u64::to_string),
+    };
+    let ranges: Vec<String> = numbers.chunk_by(follows).map(range).collect();
+    ranges.join(", ")
 }
 
 /// What commands may do with the queues of a RabbitMQ.
@@ -566,6 +577,14 @@ fn message_json(delivery: &acquit_actors::model::Delivery, seq: u64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_told_as_ranges() {
+        let check = |numbers: &[u64], text: &str| assert_eq!(ranges(numbers), text);
+        check(&[], "");
+        check(&[4], "4");
+        check(&[1, 2, 3, 7, 9, 10], "1-3, 7, 9-10");
+    }
 
     /// A program that leaves a setting alone gets what a configuration that leaves it out gets.
     #[test]

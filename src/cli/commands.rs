@@ -345,10 +345,13 @@ async fn send(
     way.publish(queue, std::mem::take(batch))
         .await
         .map_err(|failure| {
-            let text = format!(
-                "{before} published before this batch of lines: {}",
-                failure.text
-            );
+            let text = match before {
+                0 => failure.text,
+                before => format!(
+                    "{before} published before this batch of lines: {}",
+                    failure.text
+                ),
+            };
             Failure::new(failure.exit, text)
         })
 }
