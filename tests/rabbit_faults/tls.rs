@@ -198,8 +198,13 @@ async fn who_has_no_certificate_is_refused(secured: &Secured) {
     let mut without = secured.options();
     (without.tls.cert_file, without.tls.key_file) = (None, None);
     let error = refusal(&without).await;
-    let is_it = matches!(error, AmqpError::Tls(TlsTrouble::ClientCertificate(_)));
-    assert!(is_it && error.is_permanent(), "{error:?}");
+    // With TLS 1.3 the broker reads that there is none when we have begun to talk: its alert can be lost behind the
+    // reset of the connection.
+    let is_it = matches!(
+        error,
+        AmqpError::Tls(TlsTrouble::ClientCertificate(_)) | AmqpError::Broken { .. }
+    );
+    assert!(is_it, "{error:?}");
 
     // One that the broker trusts, of nobody whom it knows.
     let error = refusal(&secured.external()).await;
@@ -233,11 +238,13 @@ async fn renewed_files_count_at_the_next_connect(secured: &Secured) {
     assert_eq!(runs.all().len(), 10);
 }
 
-/// Waits until both connections of the engine are there, and both as this user.
+/// Waits until both connections of the engine are there, and both as this user. The broker can take ten seconds to see
+/// that one over TLS is gone which it has closed itself.
 async fn users(node: &Node, user: &str) {
     eventually(&format!("both are {user}"), async || {
         let all = node.list_connections().await;
-        (all.len() == 2 && all.iter().all(|one| one.user == user)).then_some(())
+        let running: Vec<_> = all.iter().filter(|one| one.state == "running").collect();
+        (running.len() == 2 && running.iter().all(|one| one.user == user)).then_some(())
     })
     .await;
 }

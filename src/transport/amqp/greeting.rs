@@ -66,7 +66,12 @@ impl Ask {
             Some(options) => {
                 let name = ServerName::try_from(self.host.clone()).ok()?;
                 let session = ClientConnection::new(client_config(options).ok()?, name).ok()?;
-                greet(StreamOwned::new(session, socket), until)
+                let mut stream = StreamOwned::new(session, socket);
+                let version = greet(&mut stream, until);
+                stream.conn.send_close_notify();
+                // Whatever comes of it: the socket closes next.
+                let _ = stream.flush();
+                version
             }
         }
     }

@@ -13,7 +13,7 @@ use lapin::{AsyncTcpStream, Connection, ConnectionProperties};
 
 use super::super::classify::classify;
 use super::super::error::AmqpError;
-use super::super::options::AmqpOptions;
+use super::super::options::{AmqpOptions, TlsOptions};
 use super::super::tls::client_config;
 use super::super::uri::AmqpUri;
 use super::grip::{Grip, Holder};
@@ -72,7 +72,7 @@ pub(crate) async fn connect(
     }
     begins(Step::Connecting);
     let tls = match uri.tls {
-        true => Some(client_config(&opener.options.tls)?.into()),
+        true => Some(tls(&opener.options.tls, limit).await?),
         false => None,
     };
     let handshake = begins.clone();
@@ -102,6 +102,20 @@ fn timeout(what: &'static str, after: Duration) -> AmqpError {
 
 fn unreachable(text: String) -> AmqpError {
     AmqpError::Unreachable { text }
+}
+
+/// The system's certificates are hundreds of files: this runtime's one thread does not read them,
+/// for heartbeats and settlements go on meanwhile.
+async fn tls(options: &TlsOptions, limit: Duration) -> Result<RustlsConnector, AmqpError> {
+    let options = options.clone();
+    let reading = tokio::task::spawn_blocking(move || client_config(&options));
+    match tokio::time::timeout(limit, reading).await {
+        Ok(Ok(config)) => Ok(config?.into()),
+        Ok(Err(ended)) => Err(unreachable(format!(
+            "its certificates were not read: {ended}"
+        ))),
+        Err(_) => Err(timeout("reading the certificates", limit)),
+    }
 }
 
 type Stream = <async_rs::Tokio as Reactor>::TcpStream;
