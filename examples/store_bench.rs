@@ -234,6 +234,7 @@ fn open_source(transport: &EmbeddedTransport, credit: u32) -> Box<dyn Source> {
         partitions: 1,
         generation: Generation(1),
         credit,
+        permits: 1,
     };
     block(transport.open_source(spec)).unwrap()
 }

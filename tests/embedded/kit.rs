@@ -104,6 +104,7 @@ pub(crate) fn spec(queue: &str, partition: u32, partitions: u32) -> SourceSpec {
         partitions,
         generation: Generation(1),
         credit: 1000,
+        permits: 1,
     }
 }
 

@@ -178,7 +178,8 @@ impl ConsumerActor {
         self.partition.quiet.set(false);
         let generation = self.partition.generation.get().next();
         self.partition.generation.set(generation);
-        let credit = self.credit_for(self.partition.consumer.permits.get());
+        let permits = self.partition.consumer.permits.get();
+        let credit = self.credit_for(permits);
         (self.credit, self.uncounted) = (credit, credit);
         let consumer = &self.partition.consumer;
         let spec = SourceSpec {
@@ -188,6 +189,7 @@ impl ConsumerActor {
             partitions: consumer.spec.partitions.get(),
             generation,
             credit,
+            permits,
         };
         let addr = ctx.address();
         let report = Rc::new(move |report: PumpReport| {

@@ -53,6 +53,10 @@ pub struct SourceSpec {
     pub generation: Generation,
     /// How many unsettled deliveries may be handed out ahead; at least 1.
     pub credit: u32,
+    /// How many of the consumer's deliveries may be at work at once, over all partitions, as it is
+    /// now. A delivery is at work until its settlement is answered: who collects settlements must
+    /// not wait for more of them than this lets come.
+    pub permits: u32,
 }
 
 /// Why a transport could not be opened or closed.

@@ -131,8 +131,9 @@ impl Shared {
     }
 
     /// A subscription begins, which pushes at most so many ahead.
-    pub(super) fn subscribed(&self, credit: u32) {
-        self.lock().coalescer.set_flush_at(flush_at(credit));
+    pub(super) fn subscribed(&self, credit: u32, at_work: u32) {
+        let flush_at = flush_at(credit, at_work);
+        self.lock().coalescer.set_flush_at(flush_at);
     }
 
     /// The channel is over: what arrived and was not read is the broker's again and never starts

@@ -26,11 +26,12 @@ use std::collections::VecDeque;
 const FLUSH_AT_MIN: usize = 16;
 
 /// So many decided acks are flushed without waiting for more: an eighth of what the broker may push
-/// ahead, so that it never runs dry over acks that wait.
-pub(super) fn flush_at(credit: u32) -> usize {
-    usize::try_from(credit / 8)
-        .unwrap_or(usize::MAX)
-        .max(FLUSH_AT_MIN)
+/// ahead, so that it never runs dry over acks that wait, and a quarter of what can be at work at
+/// once: each of them holds its permit until its ack is written.
+pub(super) fn flush_at(credit: u32, at_work: u32) -> usize {
+    let of_credit = usize::try_from(credit / 8).unwrap_or(usize::MAX);
+    let of_work = usize::try_from(at_work / 4).unwrap_or(usize::MAX);
+    of_credit.max(FLUSH_AT_MIN).min(of_work.max(1))
 }
 
 /// What a broker is told about one delivery, besides an ack.
@@ -351,8 +352,12 @@ mod tests {
 
     #[test]
     fn it_waits_for_more_the_more_the_broker_may_push_ahead() {
-        let seen: Vec<_> = [1, 128, 200, 1000].map(flush_at).to_vec();
+        let wide = |credit| flush_at(credit, 1000);
+        let seen: Vec<_> = [1, 128, 200, 1000].map(wide).to_vec();
         assert_eq!(seen, [16, 16, 25, 125]);
+        // Who has 64 permits never has 125 to flush, and who has one waits for each.
+        let seen: Vec<_> = [64, 8, 4, 1, 0].map(|work| flush_at(1000, work)).to_vec();
+        assert_eq!(seen, [16, 2, 1, 1, 1]);
         let mut coalescer = with(10, &[1, 2]);
         coalescer.set_flush_at(3);
         assert!(!coalescer.is_due());

@@ -53,6 +53,8 @@ pub(super) struct Subscription {
     pub(super) tag: String,
     pub(super) place: Place,
     pub(super) credit: u32,
+    /// How many of its deliveries can be at work at once.
+    pub(super) at_work: u32,
     pub(super) arguments: FieldTable,
     pub(super) answer_timeout: Duration,
     pub(super) linger: Duration,
@@ -150,7 +152,10 @@ impl Reader {
             self.subscription.arguments.clone(),
         );
         self.consumer = Some(within(limit, "subscribing", consume).await?);
-        self.shared.subscribed(self.subscription.credit);
+        let Subscription {
+            credit, at_work, ..
+        } = self.subscription;
+        self.shared.subscribed(credit, at_work);
         Ok(())
     }
 

@@ -150,6 +150,7 @@ impl AmqpTransport {
                 generation: spec.generation,
             },
             credit: spec.credit,
+            at_work: spec.permits / spec.partitions.max(1),
             arguments: mine.map(arguments).unwrap_or_default(),
             answer_timeout: options.answer_timeout,
             linger: options.linger,
