@@ -25,6 +25,9 @@ use super::coalescer::{AckFrame, Coalescer, Return, flush_at};
 /// How long a decided ack waits for others to go with it.
 const FLUSH_AFTER: Duration = Duration::from_micros(500);
 
+/// So often in a row the flusher finds nothing before it waits to be woken.
+const IDLE_LOOKS_MAX: u32 = 4;
+
 /// A decision on its way to the broker.
 struct Owed {
     acker: Acker,
@@ -56,6 +59,8 @@ struct State {
     inbox: VecDeque<Arrival>,
     /// Who waits in `recv`.
     reader: Option<Waker>,
+    /// The flusher looks by itself soon: nobody has to wake it for what need not be flushed at once.
+    looking: bool,
     /// The channel is over.
     end: Option<SourceError>,
     /// When the last ack was written.
@@ -81,6 +86,7 @@ impl Shared {
             coalescer: Coalescer::new(),
             inbox: VecDeque::new(),
             reader: None,
+            looking: false,
             end: None,
             acked_at: None,
         };
@@ -190,7 +196,7 @@ impl Shared {
             drop(state);
             return owed.reply.gone();
         }
-        let first = state.coalescer.waiting() == 0;
+        let first = state.coalescer.waiting() == 0 && !state.looking;
         if let Err((_, owed)) = state.coalescer.decide(tag, owed, back) {
             // Decided before: the type does not let that happen.
             drop(state);
@@ -207,25 +213,31 @@ impl Shared {
     }
 
     /// Writes what is decided, until the channel ends. Runs on the client's runtime.
+    ///
+    /// While there is something to write now and then it looks by itself: to be woken costs both
+    /// sides more than to look.
     pub(super) async fn run_flusher(self: Arc<Self>) {
         loop {
             self.decided.notified().await;
+            let mut idle = 0;
             loop {
-                let (waiting, due, over) = {
-                    let state = self.lock();
-                    let coalescer = &state.coalescer;
-                    (coalescer.waiting(), coalescer.is_due(), state.end.is_some())
+                let (waiting, due) = {
+                    let mut state = self.lock();
+                    if state.end.is_some() {
+                        return;
+                    }
+                    let waiting = state.coalescer.waiting();
+                    state.looking = waiting > 0 || idle < IDLE_LOOKS_MAX;
+                    if !state.looking {
+                        break;
+                    }
+                    (waiting, state.coalescer.is_due())
                 };
-                if over {
-                    return;
-                }
-                if waiting == 0 {
-                    break;
-                }
                 if !due {
                     let due = self.due.notified();
                     let _ = tokio::time::timeout(FLUSH_AFTER, due).await;
                 }
+                idle = if waiting > 0 { 0 } else { idle + 1 };
                 self.flush().await;
             }
         }
