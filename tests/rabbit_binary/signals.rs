@@ -62,7 +62,7 @@ fn terminated(running: Running) -> Option<i32> {
     running.signal(Signal::TERM);
     let ended = running.end();
     let took = began.elapsed();
-    assert!(took < Duration::from_secs(7), "{took:?}: {}", ended.err);
+    assert!(took < Duration::from_secs(10), "{took:?}: {}", ended.err);
     ended.code
 }
 
@@ -84,13 +84,18 @@ async fn a_signal_while_replies_are_refused_gives_their_work_back() {
     place.home.publish("work", &bodies);
     let running = place.home.run(&[]);
     running.line("answers");
-    let acked = || place.home.counts()["acked"].as_u64().expect("a number");
-    // The limit is a soft one.
-    let before = acked();
-    assert!(before < 40);
     assert_eq!(terminated(running), Some(20));
-    place.holds("work", 40 - before).await;
-    place.holds("answers", before).await;
+    // What was answered was acknowledged, and the rest is back.
+    let vhost = place.vhost.name();
+    let holds = async |queue| {
+        let info = place.vhost.queue(vhost, queue).await?;
+        Some(info.ready? + info.unacked?)
+    };
+    crate::broker_kit::eventually("each is answered or back", async || {
+        let (answers, back) = (holds("answers").await?, holds("work").await?);
+        (answers + back == 40 && back > 0).then_some(())
+    })
+    .await;
 }
 
 /// At Holding: what waits for its next attempt goes back at once, and no attempt is burnt.
@@ -168,7 +173,7 @@ async fn a_process_that_was_frozen_comes_back_within_seconds() {
     running.signal(Signal::CONT);
     place.vhost.await_counts(vhost, "work", [0, 0, 1]).await;
     assert!(
-        began.elapsed() < Duration::from_secs(4),
+        began.elapsed() < Duration::from_secs(10),
         "{:?}",
         began.elapsed()
     );

@@ -13,6 +13,7 @@ use amq_protocol::protocol::{AMQPClass, basic};
 use tokio::sync::oneshot;
 
 use crate::broker_kit::{FakeServer, Handshake, Peer};
+use crate::place::connected;
 use crate::site::options;
 
 type Answer = Result<(), PublishError>;
@@ -232,7 +233,7 @@ async fn a_confirm_that_never_comes_is_unknown_in_time_and_a_new_channel_goes_on
 /// One queue has lost its majority; the others on the same channel go on.
 #[tokio::test(flavor = "multi_thread")]
 async fn one_queue_that_owes_its_confirms_does_not_spoil_the_others() {
-    let bench = Bench::new(Duration::from_millis(500)).await;
+    let bench = Bench::new(Duration::from_secs(2)).await;
     let peers = bench.peers(&Handshake::default()).await;
     let _playing = playing(peers, |mut peer: Peer| async move {
         let (mut tag, mut channels) = (0, Vec::new());
@@ -278,7 +279,9 @@ async fn a_publish_that_costs_the_connection_is_found_and_refused() {
                 while let Some(got) = next_publish(&mut peer).await {
                     tag += 1;
                     if got.id == "poison" {
-                        return peer.close_connection(501, "FRAME_ERROR - the test").await;
+                        peer.close_connection(501, "FRAME_ERROR - the test").await;
+                        // As a broker does: it waits for the answer.
+                        return peer.serve().await;
                     }
                     ack(&mut peer, got.channel, tag, false).await;
                 }
@@ -290,6 +293,7 @@ async fn a_publish_that_costs_the_connection_is_found_and_refused() {
     left.insert(2, "poison".to_owned());
     let deadline = Instant::now() + Duration::from_secs(20);
     while !left.is_empty() && Instant::now() < deadline {
+        connected(&bench.handle).await;
         let answers: Vec<_> = left
             .iter()
             .map(|id| (id.clone(), bench.publish(id, "q")))
