@@ -525,9 +525,11 @@ async fn channels_closed_over_nothing_are_rebuilt_and_nothing_is_lost() {
     }
     let _serving = tokio::spawn(async move { peer.serve().await });
     subscribed(&handle).await;
-    let counts = counts(&handle).await;
-    assert_eq!(counts.received, 21, "{counts:?}");
-    assert_eq!(counts.in_hand, 0, "{counts:?}");
+    eventually("all are settled", async || {
+        let counts = counts(&handle).await;
+        (counts.received == 21 && counts.in_hand == 0).then_some(())
+    })
+    .await;
     let snapshot = handle.snapshot().await.expect("a snapshot");
     assert!(snapshot.connections.iter().all(|one| one.opened <= 1));
     ends_in_time(handle).await;
