@@ -509,8 +509,7 @@ async fn channels_closed_over_nothing_are_rebuilt_and_nothing_is_lost() {
             peer.deliver(channel, delivery(&tag, number), properties, b"ok")
                 .await;
         }
-        // All are acked before the close: what was not would be the broker's again, and this one
-        // never hands it out a second time.
+        // All are acked before the close: this broker hands nothing out a second time.
         let mut unsettled: BTreeSet<u64> = (1..=round).collect();
         while !unsettled.is_empty() {
             let (_, method) = peer.serve_until(is_ack).await;
@@ -586,7 +585,6 @@ async fn a_subscription_carries_its_priority_and_arguments() {
         .start()
         .expect("an engine");
     let (mut one, mut two) = (server.accept().await, server.accept().await);
-    // Which of the two consumes is not known.
     let (_, method) = tokio::select! {
         found = one.serve_until(is_consume) => found,
         found = two.serve_until(is_consume) => found,
@@ -597,6 +595,5 @@ async fn a_subscription_carries_its_priority_and_arguments() {
     let table = consume.arguments.inner();
     assert_eq!(table.get("x-priority"), Some(&AMQPValue::LongInt(-7)));
     assert_eq!(table.get("x-own"), Some(&AMQPValue::LongLongInt(5)));
-    drop((one, two));
     ends_in_time(handle).await;
 }
